@@ -1,0 +1,36 @@
+# Two commands from a clone: `make demo` shows the paper on real data, `make test` checks everything.
+VENV   := .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+DONE   := $(VENV)/.installed
+
+.PHONY: demo test check bench slow clean help
+
+help:              ## this list
+	@grep -hE '^[a-z]+: .*##|^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(DONE): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(DONE)      ## classes collapse without spreadout and stay apart with it: handwritten digits, two minutes
+	$(BIN)/fedaws compare digits --methods positive-only,fixed,fedaws,softmax --seeds 3
+
+check: $(DONE)     ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check        ## check, then the tests
+	$(BIN)/pytest -q -n auto
+
+slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures over every λ
+	$(BIN)/pytest -q -m slow
+
+bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)
+	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/spread.py
+
+clean:             ## remove what was built and run
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

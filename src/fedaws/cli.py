@@ -1,0 +1,202 @@
+"""The command line: thin, over `fedaws.train`, `compare` and `load`."""
+
+import json as json_module
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedaws import config as configuration
+from fedaws import console
+from fedaws.compare import compare as run_comparison
+from fedaws.compare import parse_methods, summarize
+from fedaws.config import Config
+from fedaws.errors import FedawsError
+from fedaws.record.files import write_text
+from fedaws.record.folder import RunFolder
+from fedaws.record.plots import plot_comparison
+from fedaws.run import Interrupted, Reporter, load, train
+
+app = typer.Typer(
+    name="fedaws",
+    help="Federated learning with only positive labels (FedAwS, ICML 2020).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[
+    str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (see `fedaws presets`) or a TOML file.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; by default a new one below runs/.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or with the newest such one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+
+
+@app.command("train", epilog="Example: fedaws train digits -s spread.weight=100 --out runs/first")
+def train_command(
+    source: Source, settings: Settings = None, out: Out = None, resume: Resume = False, json: Json = False
+) -> None:
+    """Train one model."""
+    with _user_errors():
+        cfg = configuration.load(source).override(settings or [])
+        folder = _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg)
+        stop = console.Stop()
+        with _interruptible(stop, folder), console.progress(stop) as reporter:
+            run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
+        last = {k: v for k, v in run.metrics[-1].items() if k != "round"}
+        if json:
+            _print_json(
+                {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last, "folder": str(folder)}
+            )
+        else:
+            console.out.print(
+                console.metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds")
+            )
+            console.say(f"saved in {folder}")
+
+
+@app.command("compare", epilog="Example: fedaws compare digits --methods positive-only,fedaws --seeds 3")
+def compare_command(
+    source: Source,
+    methods: Annotated[str, typer.Option(help="Comma-separated.")] = "positive-only,fixed,fedaws,softmax",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method.")] = 1,
+    settings: Settings = None,
+    out: Out = None,
+    resume: Resume = False,
+    json: Json = False,
+) -> None:
+    """Train several methods and show them side by side, as the paper's tables do."""
+    with _user_errors():
+        names = parse_methods(methods)
+        cfg = configuration.load(source).override(settings or [])
+        folder = _folder(f"{cfg.name}-compare", out, resume)
+        stop, done, total = console.Stop(), 0, len(names) * seeds
+        with _interruptible(stop, folder), console.progress(stop) as reporter:
+
+            def numbered(one: Config) -> Reporter:
+                nonlocal done
+                done += 1
+                return reporter(f"{done}/{total} {one.method}, seed {one.seed}")
+
+            histories = run_comparison(cfg, names, seeds, folder, resume, numbered)
+        summary = {"methods": summarize(histories), "rounds": cfg.train.rounds, "seeds": seeds}
+        write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
+        plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        if json:
+            _print_json(summary | {"folder": str(folder)})
+        else:
+            console.out.print(console.comparison_table(histories, f"{cfg.name}, {cfg.train.rounds} rounds"))
+            console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
+
+
+@app.command("evaluate", epilog="Example: fedaws evaluate runs/first --json")
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], json: Json = False
+) -> None:
+    """Measure a saved model on its test set."""
+    with _user_errors():
+        loaded = load(run)
+        measures = loaded.evaluate()
+        if loaded.metrics:
+            measures = {"loss": loaded.metrics[-1]["loss"], **measures}
+        if json:
+            _print_json({"method": loaded.config.method, **measures})
+        else:
+            console.out.print(console.metrics_table(measures, f"{run}"))
+
+
+@app.command("presets", epilog="Example: fedaws presets")
+def presets_command(json: Json = False) -> None:
+    """List the experiments that come with the package."""
+    with _user_errors():
+        about = {name: _first_comment(name) for name in configuration.presets()}
+        if json:
+            _print_json(about)
+            return
+        table = Table("preset", "what it is")
+        for name, text in about.items():
+            table.add_row(name, text)
+        console.out.print(table)
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """A user's mistake is one line on stderr and exit code 2."""
+    try:
+        yield
+    except FedawsError as error:
+        _fail(str(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}")
+    except MemoryError:
+        _fail("out of memory; lower clients.per_round, train.block or the model's size")
+    except KeyboardInterrupt:
+        print("error: stopped at once; the last checkpoint is kept", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _fail(message: str) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(2) from None
+
+
+@contextmanager
+def _interruptible(stop: console.Stop, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as stopped:
+        print(f"stopped after round {stopped.round_num}; go on with --resume --out {folder}", file=sys.stderr)
+        raise typer.Exit(143 if stop.signal == signal.SIGTERM else 130) from None
+
+
+def _folder(stem: str, out: Path | None, resume: bool, cfg: Config | None = None) -> Path:
+    """`--out`; or the first unused runs/STEM-N; or, to resume, the newest unfinished one of the same configuration."""
+    if out is not None:
+        return out
+    runs = Path("runs")
+    if resume:
+        same = [p for p in runs.glob(f"{stem}-*") if _resumable(p, cfg)]
+        if not same:
+            raise FedawsError(
+                f"no unfinished run of {stem} with these settings below {runs}/; give its folder with --out"
+            )
+        return max(same, key=lambda p: p.stat().st_mtime)
+    number = 1
+    while (runs / f"{stem}-{number}").exists():
+        number += 1
+    return runs / f"{stem}-{number}"
+
+
+def _resumable(path: Path, cfg: Config | None) -> bool:
+    if cfg is None:  # a comparison
+        return not (path / "compare.json").exists()
+    try:
+        return RunFolder(path).config() == cfg and not RunFolder(path).finished
+    except FedawsError:
+        return False
+
+
+def _first_comment(preset: str) -> str:
+    text = (resources.files("fedaws.presets") / f"{preset}.toml").read_text(encoding="utf-8")
+    return text.splitlines()[0].removeprefix("#").strip()
+
+
+def _print_json(value: Any) -> None:
+    print(json_module.dumps(value))

@@ -1,0 +1,244 @@
+"""The run's configuration: frozen, checked at the edge, unknown keys refused; TOML in and out."""
+
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedaws.errors import FedawsError
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+MethodName = Literal["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"]
+OptimizerName = Literal["sgd", "adagrad", "adam"]
+
+
+class Section(BaseModel):
+    """A table of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class DataConfig(Section):
+    """Which examples, and how they lie with the clients."""
+
+    name: str = "digits"  # digits, synthetic, or the path of an .npz with x_train, y_train, x_test, y_test
+    root: str | None = None
+    clients_per_class: Count = 1
+    classes_per_client: Count | None = None  # None: as the method has it (1, and 2 for fedavg)
+    num_classes: Count | None = None  # more than the labels show: the others keep an untrained row
+    validation: NonNegative = (
+        0.0  # fraction (< 1) or number of training examples to evaluate on in place of the test set
+    )
+    classes: Annotated[int, Field(ge=2)] = 100  # synthetic: number of classes,
+    features: Count = 32  # dimensions of x,
+    examples_per_class: Annotated[int, Field(ge=2)] = 50  # examples of each class (a fifth of them for the test),
+    overlap: NonNegative = 0.5  # and their noise, as a multiple of the distance between class centres
+
+
+class ModelConfig(Section):
+    """The encoder x → g(x)."""
+
+    name: Literal["mlp"] = "mlp"
+    embedding_dim: Count = 32
+    hidden: tuple[Count, ...] = (128,)
+    normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
+
+
+class ClientsConfig(Section):
+    """Who takes part, and what a client does in a round."""
+
+    per_round: Count | Literal["all"] = "all"
+    sampling: Literal["uniform", "examples"] = "uniform"
+    examples_per_step: Count | Literal["all"] = 16
+    local_steps: Count = 1
+    lr: Positive = 0.3
+    class_lr: NonNegative | None = None  # step on w_i, and η of the spreadout step; None: lr
+    optimizer: OptimizerName = "sgd"
+    momentum: Fraction = 0.0
+    margin: Annotated[float, Field(gt=0, le=1)] = 0.9
+    weighting: Literal["uniform", "examples"] = "uniform"
+    scale: Positive = 16.0  # the softmax oracle's factor on the cosines
+
+
+class ServerConfig(Section):
+    """The optimiser of the averaged delta; sgd with lr 1 and momentum 0 is plain averaging."""
+
+    optimizer: OptimizerName = "sgd"
+    lr: Positive = 1.0
+    momentum: Fraction = 0.0
+
+
+class SpreadConfig(Section):
+    """The server-side step that keeps the classes apart."""
+
+    regularizer: Literal["margin", "nearest", "moments"] = "margin"  # eq. (6), eq. (7), first and second moment
+    weight: NonNegative = 10.0  # λ
+    margin: Annotated[float, Field(gt=0, le=2)] = 1.0  # ν, a cosine distance
+    neighbors: Count | Literal["auto", "all"] = "auto"  # k; auto: all pairs for eq. (6), up to 10 for eq. (7)
+    candidates: Count | Literal["all"] = "all"  # |C′|
+    steps: Count = 1
+    center: bool = False  # subtract the rows' mean first
+    whiten: bool = False  # then even out the rows' second moment; `moments` is center + whiten and no pairs
+    bounded: bool = True  # false: the paper's literal step λη
+
+
+class TrainConfig(Section):
+    """How long, how often, and on what."""
+
+    rounds: Count = 300
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    warmup: Annotated[int, Field(ge=0)] = 0  # rounds over which the learning rate rises to its full value
+    evaluate_every: Count = 25
+    checkpoint_every: Count = 100
+    runner: Literal["auto", "serial", "pooled", "stacked"] = "auto"
+    block: Count | Literal["auto"] = "auto"  # clients a runner handles at once
+    threads: Count | Literal["auto"] = "auto"
+    device: str = "auto"
+
+
+class Config(Section):
+    """One run. A run is a pure function of this, seed included."""
+
+    name: str = "digits"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    method: MethodName = "fedaws"
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    clients: ClientsConfig = ClientsConfig()
+    server: ServerConfig = ServerConfig()
+    spread: SpreadConfig = SpreadConfig()
+    train: TrainConfig = TrainConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if not self.model.normalize and self.method == "fedaws" and self.spread.regularizer != "margin":
+            raise ValueError(
+                f"spread.regularizer={self.spread.regularizer} needs unit rows (it has no minimum without them); "
+                "set model.normalize=true or spread.regularizer=margin"
+            )
+        return self
+
+    @property
+    def class_lr(self) -> float:
+        """η of the class embeddings."""
+        return self.clients.lr if self.clients.class_lr is None else self.clients.class_lr
+
+    def override(self, settings: Iterable[str]) -> "Config":
+        """This configuration with `key=value` settings applied, as typed after `-s`.
+
+        >>> Config().override(["spread.weight=3", "seed=7"]).spread.weight
+        3.0
+        """
+        tree = self.model_dump()
+        for setting in settings:
+            key, separator, text = setting.partition("=")
+            if not separator:
+                raise FedawsError(f"-s {setting}: wanted key=value, as in -s spread.weight=10")
+            _assign(tree, key.strip(), _parse_value(text.strip()))
+        return parse(tree)
+
+    def to_toml(self) -> str:
+        """The whole configuration as TOML."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def parse(tree: dict[str, Any]) -> Config:
+    """A checked configuration from nested dicts; the first mistake is told in one line."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise FedawsError(_one_line(error)) from None
+
+
+def load(source: str) -> Config:
+    """The preset of this name, or the TOML file at this path."""
+    if source in presets():
+        text = (resources.files("fedaws.presets") / f"{source}.toml").read_text(encoding="utf-8")
+    else:
+        path = Path(source)
+        if path.suffix != ".toml":
+            raise FedawsError(
+                f"no preset {source!r}; there are {', '.join(presets())}, or give the path of a .toml file"
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FedawsError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}") from None
+    return from_toml(text, source)
+
+
+def from_toml(text: str, source: str) -> Config:
+    """The configuration in a TOML text; `source` names it in errors."""
+    try:
+        return parse(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise FedawsError(f"{source} is not TOML: {error}") from None
+
+
+def presets() -> list[str]:
+    """The names of the experiments that come with the package."""
+    return sorted(
+        f.name.removesuffix(".toml") for f in resources.files("fedaws.presets").iterdir() if f.name.endswith(".toml")
+    )
+
+
+def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *tables, key = dotted.split(".")
+    node = tree
+    for table in tables:
+        child = node.get(table)
+        if not isinstance(child, dict):
+            raise FedawsError(f"unknown key {dotted!r}; {_known(node, table)}")
+        node = child
+    if key not in node or isinstance(node[key], dict):
+        raise FedawsError(f"unknown key {dotted!r}; {_known(node, key)}")
+    node[key] = value
+
+
+def _known(node: dict[str, Any], _wrong: str) -> str:
+    return "known here: " + ", ".join(node)
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None if text == "none" else text
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part in _FIELD_NAMES)
+    if first["type"] == "extra_forbidden":
+        unknown = ".".join(map(str, first["loc"]))
+        return f"unknown key {unknown!r}; known here: {', '.join(_known_fields(first['loc'][:-1]))}"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    wanted = " or ".join(
+        dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors() if e["loc"][0] == first["loc"][0])
+    )
+    return f"{key}: got {first['input']!r}; {wanted}"
+
+
+_SECTIONS: dict[str, type[Section]] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "clients": ClientsConfig,
+    "server": ServerConfig,
+    "spread": SpreadConfig,
+    "train": TrainConfig,
+}
+_FIELD_NAMES = set(Config.model_fields) | {name for section in _SECTIONS.values() for name in section.model_fields}
+
+
+def _known_fields(path: tuple[int | str, ...]) -> list[str]:
+    section = _SECTIONS[str(path[0])] if path else Config
+    return list(section.model_fields)

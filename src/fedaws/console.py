@@ -1,0 +1,167 @@
+"""What a person sees: progress, warnings, tables."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedaws.compare import Histories, summarize
+from fedaws.core.methods import METHODS
+from fedaws.run import Metrics, Reporter
+
+out = Console()
+err = Console(stderr=True)
+
+
+class Stop:
+    """Set by Ctrl-C or SIGTERM: the run ends after its round, with a checkpoint. A second Ctrl-C ends it at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catch the signals while inside."""
+        old = {s: signal.signal(s, self._caught) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _caught(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+
+@contextmanager
+def progress(stop: Stop) -> Iterator[Callable[[str], Reporter]]:
+    """Makes a reporter per run, by its label: live bars on a terminal, plain lines elsewhere."""
+    with stop.listening():
+        if err.is_terminal:
+            with _bar() as bar:
+                yield lambda label: _bar_reporter(bar, label, stop)
+        else:
+            yield lambda label: _line_reporter(label, stop)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+        console=err,
+        refresh_per_second=5,
+    )
+
+
+def _bar_reporter(bar: Progress, label: str, stop: Stop) -> Reporter:
+    task = bar.add_task(escape(label), total=None, rate="", figures="")
+    latest: Metrics = {}
+    last_drawn, started, first = 0.0, time.monotonic(), 0
+
+    def on_start(done: int, rounds: int) -> None:
+        nonlocal started, first
+        started, first = time.monotonic(), done
+        bar.update(task, total=rounds, completed=done)
+
+    def on_round(done: int, loss: float) -> None:
+        nonlocal last_drawn
+        now = time.monotonic()
+        if now - last_drawn < 0.2:  # drawing is dearer than a small round
+            return
+        last_drawn = now
+        rate = (done - first) / max(now - started, 1e-9)
+        bar.update(
+            task,
+            completed=done,
+            rate=f"{rate:,.0f} rounds/s" if rate >= 10 else f"{rate:.2g} rounds/s",
+            figures=_figures(latest, loss),
+        )
+
+    def on_metrics(metrics: Metrics) -> None:
+        latest.update(metrics)
+        bar.update(task, completed=metrics["round"], figures=_figures(latest, metrics["loss"]))
+
+    return Reporter(on_start, on_round, on_metrics, lambda message: warn(message, bar.console), stop)
+
+
+def _line_reporter(label: str, stop: Stop) -> Reporter:
+    started, total, first = time.monotonic(), 0, 0
+    printed = -60.0
+
+    def on_start(done: int, rounds: int) -> None:
+        nonlocal started, total, first
+        started, total, first = time.monotonic(), rounds, done
+
+    def on_metrics(metrics: Metrics) -> None:
+        nonlocal printed
+        done, seconds = metrics["round"], time.monotonic() - started
+        if seconds - printed < 2 and done < total:  # a log wants few lines
+            return
+        printed = seconds
+        rate = (done - first) / max(seconds, 1e-9)
+        left = (total - done) / max(rate, 1e-9)
+        figures = _figures(metrics, metrics["loss"])
+        say(f"{label}  round {done}/{total}  {rate:.3g} rounds/s  {figures}  {left:.0f} s left")
+
+    return Reporter(on_start=on_start, on_metrics=on_metrics, on_warning=warn, should_stop=stop)
+
+
+def _figures(metrics: Metrics, loss: float) -> str:
+    figures = f"loss {loss:.4f}"
+    if "precision@1" in metrics:
+        figures += f"  P@1 {100 * metrics['precision@1']:.1f} %  max cos {metrics['max_cosine']:+.2f}"
+    return figures
+
+
+def warn(message: str, console: Console | None = None) -> None:
+    """One line."""
+    (console or err).print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """A plain line beside the results."""
+    err.print(escape(message), highlight=False, soft_wrap=True)
+
+
+def comparison_table(histories: Histories, title: str) -> Table:
+    """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
+    seeds = len(next(iter(histories.values())))
+    caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
+    table = Table(title=title, caption=caption)
+    table.add_column("method")
+    table.add_column("")
+    for name in ("precision@1 %", "largest cosine", "separation"):
+        table.add_column(name, justify="right")
+    for method, measures in summarize(histories).items():
+        shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".3f"), ("min_separation", 1, ".3f")]
+        cells = [_mean_and_spread(measures[name], factor, form, seeds) for name, factor, form in shown]
+        table.add_row(method, METHODS[method].role, *cells)
+    return table
+
+
+def _mean_and_spread(values: dict[str, float], factor: float, form: str, seeds: int) -> str:
+    mean = format(factor * values["mean"], form)
+    return mean if seeds == 1 else f"{mean} ± {format(factor * values['std'], form)}"
+
+
+def metrics_table(metrics: dict[str, float], title: str) -> Table:
+    """Name and value of every measure."""
+    table = Table(title=title, show_header=False)
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
+    return table

@@ -1,0 +1,55 @@
+r"""What the server makes of the clients' updates (Algorithm 1, lines 12–13): Σ ω_i θ_i, and the rows of W."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedaws.types import Params, ServerState, Update
+
+
+class Aggregate(NamedTuple):
+    """The cohort's work, added up."""
+
+    delta: Params  # Σ ω_i (θ_i − θ); empty if nobody answered
+    classes: Tensor  # [u] the classes that were heard from, sorted
+    rows: Tensor  # [u, d] their new rows
+    loss: float  # Σ ω_i loss_i
+
+
+def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
+    r"""Add up a stream of updates; ω_i is each client's weight over the sum of the weights that arrived.
+
+    .. math:: \sum_i \omega_i (\theta^{t,i} - \theta^t), \qquad
+              \tilde w_c = \sum_{i \in c} \omega_i w_i \Big/ \sum_{i \in c} \omega_i
+
+    Several clients of one class give the weighted mean of their rows. A client that is absent or was rejected sends
+    nothing, and its row is not in the result.
+    """
+    total, delta, loss = 0.0, Params(), 0.0
+    cohorts, rows, weights = [], [], []
+    for update in updates:
+        weight = float(update.weights.sum())
+        total += weight
+        loss += float((update.loss * update.weights).sum())
+        for name, change in update.delta.items():
+            delta[name] = delta[name].add_(change, alpha=weight) if name in delta else change * weight
+        cohorts.append(update.cohort)
+        rows.append(update.W)
+        weights.append(update.weights)
+    if not cohorts:
+        return Aggregate({}, torch.empty(0, dtype=torch.int64), state.W[:0], float("nan"))
+    delta = {name: change.div_(total) for name, change in delta.items()}
+    classes, mean_rows = _rows_by_class(state.classes(torch.cat(cohorts)), torch.cat(rows), torch.cat(weights))
+    return Aggregate(delta, classes, mean_rows, loss / total)
+
+
+def _rows_by_class(classes: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes, and the weighted mean of each one's rows."""
+    unique, group = classes.unique(return_inverse=True)
+    if len(unique) == len(classes):  # one client a class: no mean to take, the rows only change places
+        return unique, rows[group.argsort()]
+    weights = weights.to(rows.dtype)
+    share = weights / weights.new_zeros(len(unique)).index_add_(0, group, weights)[group]
+    return unique, rows.new_zeros(len(unique), rows.shape[1]).index_add_(0, group, rows * share[:, None])

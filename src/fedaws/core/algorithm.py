@@ -1,0 +1,94 @@
+r"""Algorithm 1 on one screen: pick a cohort, send, train, aggregate, spread.
+
+Everything that is simulated or deployed goes through these functions; only `run_clients` differs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaws.config import ClientsConfig, Config
+from fedaws.core.aggregate import aggregate
+from fedaws.core.methods import method_of
+from fedaws.core.optimizers import optimizer_step
+from fedaws.core.schedule import schedule
+from fedaws.core.spreadout import spread_
+from fedaws.types import CLASS_MATRIX, Broadcast, Params, RunClients, ServerState, Update
+
+
+def run_round(
+    state: ServerState,
+    available: Tensor,
+    run_clients: RunClients,
+    cfg: Config,
+    rng: torch.Generator,
+    num_examples: Tensor | None = None,
+    in_place: bool = False,
+) -> ServerState:
+    """One round. `available` are the ids of the clients that can take part."""
+    cohort = sample_clients(available, cfg.clients, rng, num_examples)
+    sent = broadcast(state, cohort, all_rows=method_of(cfg).rows == "all")
+    return finish_round(state, run_clients(sent), cfg, rng, in_place)
+
+
+def sample_clients(
+    available: Tensor, cfg: ClientsConfig, rng: torch.Generator, num_examples: Tensor | None = None
+) -> Tensor:
+    """C^t: all of the available clients, or `per_round` of them, each as likely or in proportion to its examples."""
+    if cfg.per_round == "all" or cfg.per_round >= len(available):
+        return available
+    if cfg.sampling == "examples" and num_examples is not None:
+        # The largest of log(u)/n are a draw without replacement in proportion to n (Efraimidis & Spirakis 2006).
+        keys = torch.rand(len(available), generator=rng, dtype=torch.float64).log() / num_examples[available].cpu()
+        chosen = keys.topk(cfg.per_round).indices
+    else:
+        chosen = torch.randperm(len(available), generator=rng)[: cfg.per_round]
+    return available[chosen.sort().values.to(available.device)]
+
+
+def broadcast(state: ServerState, cohort: Tensor, all_rows: bool = False) -> Broadcast:
+    """θ^t and the cohort's own rows, copied: never W. Only an oracle's clients get `all_rows`, beside θ."""
+    theta = {**state.theta, CLASS_MATRIX: state.W} if all_rows else state.theta
+    return Broadcast(cohort, theta, state.W[state.classes(cohort)].clone(), state.round_num)
+
+
+def finish_round(
+    state: ServerState, updates: Iterable[Update], cfg: Config, rng: torch.Generator, in_place: bool = False
+) -> ServerState:
+    """Lines 11–14: average θ, put the rows together, spread them.
+
+    `in_place` lets the new state take over the old one's W, for matrices too large to copy every round.
+    """
+    method, factor = method_of(cfg), schedule(cfg.train, state.round_num)
+    total = aggregate(state, updates)
+    theta, W, slots = _server_step(state, total.delta, cfg, factor)
+    W = W if in_place or W is not state.W else W.clone()
+    if method.rows == "own" and len(total.classes):
+        W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
+    if method.spread:
+        spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize)
+    return replace(state, round_num=state.round_num + 1, theta=theta, W=W, slots=slots, loss=total.loss)
+
+
+def _server_step(
+    state: ServerState, delta: Params, cfg: Config, factor: float
+) -> tuple[Params, Tensor, dict[str, Params]]:
+    """The server's optimiser on the averaged delta.
+
+    The optimiser sees delta / factor and its step is multiplied by the factor, which is what a learning-rate schedule
+    does to any optimiser; for plain averaging the two cancel.
+    """
+    if not delta:
+        return state.theta, state.W, state.slots
+    direction = delta if factor == 1 else {k: d / factor for k, d in delta.items()}
+    step, slots = optimizer_step(
+        cfg.server.optimizer, direction, state.slots, cfg.server.lr * factor, cfg.server.momentum
+    )
+    theta = {k: v + step[k] for k, v in state.theta.items()}
+    if CLASS_MATRIX not in step:
+        return theta, state.W, slots
+    W = state.W + step[CLASS_MATRIX]
+    return theta, F.normalize(W, dim=1) if cfg.model.normalize else W, slots

@@ -1,0 +1,355 @@
+r"""The server-side step that keeps class embeddings apart: eq. (6), eq. (7), their gradients, and the bounded step.
+
+Both regularisers are sums over pairs of classes of a function of the score s = w_c · w_y:
+
+=========  ==========================================  =========================  =====================
+eq. (6)    all ordered pairs                           φ(s) = max(0, ν − 1 + s)²  φ' = 2 (ν − 1 + s)₊
+eq. (7)    c ∈ C^t with its k nearest y within C′      φ(s) = −‖w_c − w_y‖²       φ' = 2 (on the sphere)
+=========  ==========================================  =========================  =====================
+
+Eq. (6) may also be summed over mined pairs only. Gradients are closed forms; nothing of size C × C or C × k × d is ever
+whole in memory. Why the bounded step never raises the regulariser is proved in docs/bounded-step.md, whose letters
+(ρ, σ, M) stand here.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaws.config import SpreadConfig
+from fedaws.errors import FedawsError
+
+Distance = Literal["cosine", "euclidean"]
+
+TILE = 4_000_000
+"""Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
+_GROUP = 32  # columns whose maximum is taken before the search for the k best
+
+
+# --- the regularisers -----------------------------------------------------------------------------------------------
+
+
+def spreadout(W: Tensor, margin: float, distance: Distance = "cosine") -> Tensor:
+    r"""Eq. (6), summed over ordered pairs.
+
+    .. math:: reg_{sp}(W) = \sum_c \sum_{c' \ne c} \max(0, \nu - d(w_c, w_{c'}))^2
+
+    >>> spreadout(torch.tensor([[1.0, 0.0], [0.6, 0.8]]), margin=1.0)  # 2 × 0.6²
+    tensor(0.7200)
+    """
+    total = W.new_zeros(())
+    for rows in _row_blocks(len(W), len(W)):
+        gap = (margin - _distances(W[rows], W, distance)).clamp_min(0).square()
+        own = torch.arange(rows.start, rows.stop, device=W.device)
+        total = total + gap.scatter(1, own[:, None], 0.0).sum()
+    return total
+
+
+def spreadout_nearest(
+    W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int, distance: Distance = "euclidean"
+) -> Tensor:
+    r"""Eq. (7): each class of the cohort against its k nearest among the candidates (None: all classes).
+
+    .. math:: reg_{sp}^{top}(W) = -\sum_{c \in C^t} \sum_{y \in N_k(c)} d^2(w_c, w_y)
+
+    d² is read as squared Euclidean distance; the square of the cosine distance, also offered, has no gradient left
+    where two classes have nearly collapsed.
+
+    >>> W = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]])
+    >>> spreadout_nearest(W, torch.tensor([0]), None, num_neighbors=1)  # −‖w_0 − w_1‖² = −(2 − 2 × 0.6)
+    tensor(-0.8000)
+    """
+    neighbors = nearest(W.detach(), cohort, candidates, num_neighbors)
+    own, others = W[cohort][:, None], W[neighbors]
+    if distance == "cosine":
+        return -(1 - (own * others).sum(-1)).square().sum()
+    return -(own - others).square().sum()
+
+
+def _distances(rows: Tensor, W: Tensor, distance: Distance) -> Tensor:
+    return 1 - rows @ W.T if distance == "cosine" else torch.cdist(rows, W)
+
+
+# --- mining ---------------------------------------------------------------------------------------------------------
+
+
+def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int) -> Tensor:
+    r"""N_k(c) within C′, without c: the ids of the k classes nearest to each of the cohort's, nearest first, [m, k].
+
+    Exact, in tiles. Of a tile's columns only the k groups with the largest maxima can hold one of its k best, so the
+    search looks at k groups instead of at every column and the matrix product stays the cost.
+
+    >>> nearest(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.tensor([0, 2]), None, 1)
+    tensor([[1],
+            [1]])
+    """
+    available = len(W) if candidates is None else len(candidates)
+    if num_neighbors >= available:
+        raise FedawsError(
+            f"num_neighbors={num_neighbors} needs at least {num_neighbors + 1} candidates, got {available}; "
+            "lower spread.neighbors or raise spread.candidates"
+        )
+    pool = W if candidates is None else W[candidates]
+    own = cohort if candidates is None else _positions(cohort, candidates, len(W))
+    shift = _half_squared_norms(pool)
+    rows = max(1, min(len(cohort), 1024))
+    best = torch.cat(
+        [
+            _nearest_in_tiles(W[cohort[s : s + rows]], own[s : s + rows], pool, shift, num_neighbors)
+            for s in range(0, len(cohort), rows)
+        ]
+    )
+    return best if candidates is None else candidates[best]
+
+
+def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int) -> Tensor:
+    width = max(1, min(len(pool), TILE // len(queries))) if len(queries) else 1
+    buffer = pool.new_empty(len(queries) * width)
+    scores, columns = pool.new_empty(len(queries), 0), own.new_empty(len(queries), 0)
+    for start in range(0, len(pool), width):
+        part = pool[start : start + width]
+        tile = torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
+        if shift is not None:  # ‖q − w‖² orders like ‖w‖²/2 − q·w
+            tile -= shift[start : start + width]
+        mine = ((own >= start) & (own < start + len(part))).nonzero().squeeze(1)
+        tile[mine, own[mine] - start] = -torch.inf
+        tile_scores, tile_columns = _largest(tile, k)
+        scores, columns = torch.cat([scores, tile_scores], 1), torch.cat([columns, tile_columns + start], 1)
+        scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
+        columns = columns.gather(1, order)
+    return columns
+
+
+def _largest(tile: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row and their columns, by way of group maxima."""
+    m, n = tile.shape
+    groups = n // _GROUP
+    if groups <= 2 * k:
+        return tile.topk(min(k, n), dim=1)
+    body = tile[:, : groups * _GROUP].unflatten(1, (_GROUP, groups))  # group j: columns j, j + groups, …
+    chosen = body.amax(1).topk(k, dim=1).indices  # [m, k]
+    values = body.gather(2, chosen[:, None].expand(m, _GROUP, k)).flatten(1)
+    offsets = torch.arange(_GROUP, device=tile.device)[:, None] * groups
+    columns = (chosen[:, None] + offsets).flatten(1)
+    if groups * _GROUP < n:  # the columns that fill no group
+        rest = torch.arange(groups * _GROUP, n, device=tile.device)
+        values, columns = torch.cat([values, tile[:, rest]], 1), torch.cat([columns, rest.expand(m, -1)], 1)
+    values, order = values.topk(k, dim=1)
+    return values, columns.gather(1, order)
+
+
+def _positions(cohort: Tensor, candidates: Tensor, num_classes: int) -> Tensor:
+    """Where each of the cohort stands among the candidates, −1 if it does not."""
+    place = cohort.new_full((num_classes,), -1)
+    place[candidates] = torch.arange(len(candidates), device=cohort.device)
+    return place[cohort]
+
+
+def _half_squared_norms(pool: Tensor) -> Tensor | None:
+    """‖w‖²/2 of each row, or None where all are equal and do not change the order."""
+    squares = torch.linalg.vector_norm(pool, dim=1).square_().mul_(0.5)
+    return None if float(squares.max() - squares.min()) < 1e-5 else squares
+
+
+# --- gradients ------------------------------------------------------------------------------------------------------
+
+
+def spreadout_gradient(W: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    r"""∇ of eq. (6) with cosine distance, and ρ_c = Σ_{c'} φ'(s_{cc'}), in row blocks.
+
+    .. math:: \nabla_c = 4 \sum_{c' \ne c} (\nu - 1 + w_c \cdot w_{c'})_+\, w_{c'}
+
+    (each pair stands twice in the sum over ordered pairs).
+    """
+    gradient, slopes = torch.empty_like(W), W.new_empty(len(W))
+    for rows in _row_blocks(len(W), len(W)):
+        slope = (W[rows] @ W.T).add_(margin - 1).clamp_min_(0).mul_(2)
+        slope[torch.arange(len(slope), device=W.device), torch.arange(rows.start, rows.stop, device=W.device)] = 0
+        slopes[rows] = slope.sum(1)
+        gradient[rows] = 2 * (slope @ W)
+    return gradient, slopes
+
+
+def mined_gradient(
+    W: Tensor, cohort: Tensor, neighbors: Tensor, margin: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""∇ over mined pairs, only for the rows they touch: (ids [u], ∇ [u, d], ρ [u], degrees n [u]).
+
+    With a margin, eq. (6) over these pairs: each pair (c, y) adds φ'(s) w_y to ∇_c and φ'(s) w_c to ∇_y. Without one,
+    eq. (7): each adds −2 (w_c − w_y) to ∇_c and the opposite to ∇_y. ρ_c is half the sum of φ' over the pairs at c.
+    """
+    m, k = neighbors.shape
+    ids, local = torch.cat([cohort[:, None], neighbors], 1).unique(return_inverse=True)
+    rows = W[ids]
+    c, y = local[:, :1].expand(m, k).reshape(-1), local[:, 1:].reshape(-1)
+    slope = torch.full((m * k,), 2.0, dtype=W.dtype, device=W.device)
+    if margin is not None:
+        slope = (_pair_scores(rows, c, y) + (margin - 1)).clamp_min_(0).mul_(2)
+    ends, others = torch.cat([c, y]), torch.cat([y, c])
+    weights = torch.sparse_coo_tensor(
+        torch.stack([ends, others]), slope.repeat(2), (len(ids), len(ids)), check_invariants=False
+    )
+    gradient = weights @ rows
+    slopes = slope.new_zeros(len(ids)).index_add_(0, ends, slope.repeat(2)).mul_(0.5)
+    degrees = torch.bincount(ends, minlength=len(ids)).to(W.dtype)
+    if margin is None:
+        gradient -= 2 * degrees[:, None] * rows
+    return ids, gradient, slopes, degrees
+
+
+def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
+    """w_c · w_y for each pair, in blocks."""
+    block = max(1, TILE // rows.shape[1])
+    return torch.cat([(rows[c[s : s + block]] * rows[y[s : s + block]]).sum(1) for s in range(0, len(c), block)])
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def spread_(
+    W: Tensor,
+    cohort: Tensor,
+    cfg: SpreadConfig,
+    lr: float,
+    rng: torch.Generator,
+    factor: float = 1.0,
+    normalize: bool = True,
+) -> Tensor:
+    r"""Algorithm 1, line 14, in place: :math:`W \leftarrow W - \lambda\eta \nabla reg(W)`, rows back on the sphere.
+
+    `lr` is η (the schedule's `factor` already in it). A bounded step is at most `factor` / 2M: the bound keeps the step
+    from diverging, the factor lets it come to rest with the schedule, whatever λ.
+    """
+    step = cfg.weight * lr
+    moments = cfg.regularizer == "moments"
+    for _ in range(cfg.steps):
+        if cfg.center or moments:
+            center_(W)
+        if cfg.whiten or moments:
+            whiten_(W)
+        if not moments and step > 0:
+            _pair_step_(W, cohort, cfg, step, rng, factor, normalize)
+    return W
+
+
+def center_(W: Tensor) -> Tensor:
+    r"""Subtract the rows' mean: the bounded step of eq. (7) with k = all, whose value is const + 2 ‖Σ w‖². O(C · d)."""
+    return _to_sphere_(W, W - W.mean(0))
+
+
+def whiten_(W: Tensor) -> Tensor:
+    r"""One bounded step on the frame potential Σ (w_c · w_y)² = ‖WᵀW‖², over all pairs and without a search. O(C · d²).
+
+    .. math:: W \leftarrow W - \tfrac{1}{3 \sigma^2} W (W^T W), \qquad \sigma = \|W\|_2
+    """
+    gram = W.T @ W
+    return _to_sphere_(W, torch.addmm(W, W, gram, alpha=-1 / (3 * _largest_eigenvalue(gram))))
+
+
+def _pair_step_(
+    W: Tensor, cohort: Tensor, cfg: SpreadConfig, step: float, rng: torch.Generator, factor: float, normalize: bool
+) -> None:
+    k = resolve_neighbors(cfg, len(W))
+    if cfg.regularizer == "nearest" and k == "all":
+        share = min(4 * step, factor / len(W)) if cfg.bounded else 4 * step
+        _to_sphere_(W, W - share * W.sum(0))
+    elif k == "all":
+        gradient, slopes = spreadout_gradient(W, cfg.margin)
+        if cfg.bounded:
+            step = min(step, factor / (2 * smoothness(float(slopes.max()), spectral_square(W))))
+        _apply_(W, W.sub(gradient, alpha=step), normalize)
+    else:
+        neighbors = nearest(W, cohort, sample_candidates(cfg, len(W), rng, W.device), k)
+        margin = cfg.margin if cfg.regularizer == "margin" else None
+        ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, margin)
+        rows, steps = W[ids], torch.full_like(slopes, step)
+        if cfg.bounded:
+            steps = steps.minimum(factor / (2 * mined_smoothness(rows, slopes, degrees, margin, normalize)))
+        moved = rows - steps[:, None] * gradient
+        W.index_copy_(0, ids, _apply_(rows, moved, normalize))
+
+
+def smoothness(slope: float, sigma_squared: float) -> float:
+    r"""M of the descent lemma for eq. (6) over all pairs: ρ + x with x³ = 4 σ² (x + ρ)², ρ = max ρ_c.
+
+    >>> round(smoothness(0.0, 2.0), 6)  # no active pair: 4 σ²
+    8.0
+    """
+    x = 4 * sigma_squared
+    for _ in range(100):  # a contraction by 2x / 3(x + ρ), from below
+        x = (4 * sigma_squared * (x + slope) ** 2) ** (1 / 3)
+    return slope + x
+
+
+def mined_smoothness(rows: Tensor, slopes: Tensor, degrees: Tensor, margin: float | None, normalize: bool) -> Tensor:
+    r"""M_c of the descent lemma over a fixed set of pairs, row by row: ρ_c + 2 n_c for eq. (6), n_c for eq. (7)."""
+    if margin is None:
+        return degrees
+    largest = 1.0 if normalize else 4 * float(rows.square().sum(1).max())
+    return slopes + 2 * largest * degrees
+
+
+def spectral_square(W: Tensor) -> float:
+    """σ² = ‖W‖₂²."""
+    return _largest_eigenvalue(W @ W.T if len(W) < W.shape[1] else W.T @ W)
+
+
+def _largest_eigenvalue(gram: Tensor) -> float:
+    return float(torch.linalg.eigvalsh(gram)[-1])
+
+
+def _apply_(rows: Tensor, moved: Tensor, normalize: bool) -> Tensor:
+    return _to_sphere_(rows, moved) if normalize else rows.copy_(moved)
+
+
+def _to_sphere_(rows: Tensor, moved: Tensor) -> Tensor:
+    """Write `moved` into `rows` at unit length; a row that has lost all length (or is not finite) stays as it was."""
+    norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
+    sound = (norms > 1e-6) & norms.isfinite()
+    if bool(sound.all()):
+        return torch.div(moved, norms, out=rows)
+    return rows.copy_(torch.where(sound, moved / norms, F.normalize(rows, dim=1)))
+
+
+# --- choices --------------------------------------------------------------------------------------------------------
+
+
+def resolve_neighbors(cfg: SpreadConfig, num_classes: int) -> int | Literal["all"]:
+    """The k of a configuration: `auto` is all pairs for eq. (6), for eq. (7) the paper's 10 but at most a third of C′.
+
+    (With k near all, eq. (7) only moves the centroid.)
+
+    >>> resolve_neighbors(SpreadConfig(regularizer="nearest"), 10), resolve_neighbors(SpreadConfig(), 10)
+    (3, 'all')
+    """
+    if cfg.neighbors != "auto":
+        return cfg.neighbors
+    if cfg.regularizer == "margin":
+        return "all"
+    available = num_classes if cfg.candidates == "all" else min(cfg.candidates, num_classes)
+    return max(1, min(10, available // 3))
+
+
+def sample_candidates(cfg: SpreadConfig, num_classes: int, rng: torch.Generator, device: torch.device) -> Tensor | None:
+    """C′: None for all classes, else that many drawn without replacement, sorted."""
+    if cfg.candidates == "all" or cfg.candidates >= num_classes:
+        return None
+    drawn = torch.randperm(num_classes, generator=rng)[: cfg.candidates]
+    return drawn.sort().values.to(device)
+
+
+def reachable_margin(num_classes: int, dim: int) -> float:
+    """The largest ν at which eq. (6) can come to rest: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), else at most 1.
+
+    >>> reachable_margin(2, 8), reachable_margin(11, 8)
+    (2.0, 1.0)
+    """
+    return 1 + 1 / (num_classes - 1) if 1 < num_classes <= dim + 1 else 1.0
+
+
+def _row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    height = max(1, TILE // max(1, columns))
+    return (slice(s, min(s + height, rows)) for s in range(0, rows, height))

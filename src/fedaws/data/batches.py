@@ -1,0 +1,73 @@
+"""Which of its examples a client uses in which step: shuffled epochs, from (seed, client, round) alone."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedaws.config import ClientsConfig
+from fedaws.data.federated import FederatedData
+from fedaws.data.hashing import hash64, hash_tensor
+
+
+class Batches(NamedTuple):
+    """Example numbers of m clients over E steps, and each example's share of its step's mean (0 for padding)."""
+
+    numbers: Tensor  # [m, E, b] into FederatedData.x
+    share: Tensor  # [m, E, b]
+
+
+class BatchPlan:
+    """Every client's current epoch order, kept until the client needs its next one.
+
+    In step s (counted over rounds) a client with n examples uses batch s mod ⌊n/b⌋ of epoch ⌊s / ⌊n/b⌋⌋, whose order is
+    that of hashes of (seed, client, epoch, example). A client with at most b examples uses all of them in every step.
+    Nothing here is state of the run: a new plan gives the same batches.
+    """
+
+    def __init__(self, data: FederatedData, cfg: ClientsConfig, seed: int) -> None:
+        self._starts, self._counts = data.starts.cpu(), data.num_examples.cpu()
+        self._key = hash64(seed, "batches")
+        self._steps = cfg.local_steps
+        most = max(1, int(self._counts.max()))
+        self._batch = most if cfg.examples_per_step == "all" else min(cfg.examples_per_step, most)
+        self._per_epoch = (self._counts // self._batch).clamp_min(1)
+        self._order = torch.arange(int(self._starts[-1]))
+        self._epoch = torch.full_like(self._counts, -1)
+        self._ragged = bool(((self._counts < self._batch) & (self._counts > 0)).any())
+
+    def draw(self, clients: Tensor, round_num: int) -> Batches:
+        """The cohort's batches of a round."""
+        clients = clients.cpu()
+        steps = [self._step(clients, round_num * self._steps + e) for e in range(self._steps)]
+        numbers = torch.stack(steps, dim=1)
+        count = self._counts[clients].clamp_max(self._batch)
+        share = (1.0 / count)[:, None, None].expand(numbers.shape)
+        if self._ragged:
+            share = share * (torch.arange(self._batch) < count[:, None, None])
+        return Batches(numbers, share)
+
+    def _step(self, clients: Tensor, step: int) -> Tensor:
+        per_epoch = self._per_epoch[clients]
+        epoch = step // per_epoch
+        self._reshuffle(clients, epoch)
+        first = (self._starts[clients] + step % per_epoch * self._batch)[:, None]
+        within = torch.arange(self._batch)
+        if self._ragged:  # padding repeats the client's last example, with share 0
+            within = torch.minimum(within, self._counts[clients][:, None] - 1)
+        return self._order[first + within]
+
+    def _reshuffle(self, clients: Tensor, epoch: Tensor) -> None:
+        """Give the clients that enter a new epoch its order; those that use all they have need none."""
+        stale = (self._epoch[clients] != epoch) & (self._counts[clients] > self._batch)
+        clients, epoch = clients[stale], epoch[stale]
+        if not len(clients):
+            return
+        self._epoch[clients] = epoch
+        counts = self._counts[clients]
+        segment = torch.arange(len(clients)).repeat_interleave(counts)
+        offset = torch.arange(len(segment)) - (counts.cumsum(0) - counts)[segment]
+        hashes = hash_tensor(self._key, clients[segment], epoch[segment], offset)
+        order = ((segment << 40) | hashes).argsort()  # within each segment by hash
+        start = self._starts[clients][segment]
+        self._order[start + offset] = start + offset[order]

@@ -1,0 +1,213 @@
+"""Who has which examples: class → its positives, and their partition onto clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedaws.data.hashing import hash64
+from fedaws.errors import FedawsError
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """Training examples sorted by client, and a test set.
+
+    Client i has the examples `starts[i]` up to `starts[i + 1]`; a client without any is never picked and keeps its row.
+    """
+
+    x: Tensor  # [N, …]
+    y: Tensor  # [N]
+    starts: Tensor  # [clients + 1]
+    class_of: Tensor  # [clients] the class of each client; its first class where it has several
+    num_classes: int
+    x_test: Tensor
+    y_test: Tensor
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def num_examples(self) -> Tensor:
+        """n_i of each client."""
+        return self.starts.diff()
+
+    @property
+    def available(self) -> Tensor:
+        """The clients that have examples."""
+        return self.num_examples.nonzero().squeeze(1)
+
+    def to(self, device: torch.device) -> "FederatedData":
+        """The same data on a device."""
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    x_test: Any = None,
+    y_test: Any = None,
+    *,
+    num_classes: int | None = None,
+    clients_per_class: int = 1,
+    classes_per_client: int = 1,
+    validation: float = 0.0,
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> FederatedData:
+    """A federation from arrays (NumPy or torch): x [N, …] and integer labels y [N], and the same for testing.
+
+    Without a test set the training examples are tested on. `validation` takes that fraction (< 1) or number (≥ 1) of
+    the training examples away and tests on them instead, for tuning. `num_classes` beyond what the labels show gives
+    the other classes a row of W that is never trained.
+
+    >>> data = from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1])
+    >>> data.num_examples.tolist()
+    [1, 2]
+    """
+    features, labels = _features(x, "x"), _labels(y, "y")
+    _same_length(features, labels, "x", "y")
+    if (x_test is None) != (y_test is None):
+        raise FedawsError("x_test and y_test come together: one of them is missing")
+    test_features = features if x_test is None else _features(x_test, "x_test")
+    test_labels = labels if y_test is None else _labels(y_test, "y_test")
+    _same_length(test_features, test_labels, "x_test", "y_test")
+    if features.shape[1:] != test_features.shape[1:]:
+        raise FedawsError(
+            f"x has examples of shape {tuple(features.shape[1:])}, "
+            f"x_test of {tuple(test_features.shape[1:])}; make them equal"
+        )
+    classes = _count_classes(labels, test_labels, num_classes)
+    if class_names is not None and len(class_names) != classes:
+        raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
+    if validation:
+        keep, held_out = _hold_out(len(labels), validation, seed)
+        test_features, test_labels = features[held_out], labels[held_out]
+        features, labels = features[keep], labels[keep]
+    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
+    order = torch.argsort(client, stable=True)
+    counts = torch.bincount(client, minlength=classes * clients_per_class)
+    return FederatedData(
+        x=features[order],
+        y=labels[order],
+        starts=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+        class_of=torch.arange(classes).repeat_interleave(clients_per_class),
+        num_classes=classes,
+        x_test=test_features,
+        y_test=test_labels,
+        class_names=None if class_names is None else tuple(class_names),
+    )
+
+
+def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedData:
+    """A federation from `torch` datasets of (x, y) pairs; options as in :func:`from_arrays`.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> from_dataset(TensorDataset(torch.eye(3), torch.tensor([0, 1, 2]))).num_classes
+    3
+    """
+    x, y = _collect(dataset)
+    x_test, y_test = (None, None) if test is None else _collect(test)
+    return from_arrays(x, y, x_test, y_test, **options)
+
+
+def as_input(x: Tensor) -> Tensor:
+    """What an encoder is given: bytes (images, kept small in memory) as numbers from 0 to 1, all else as it is."""
+    return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+
+
+def _collect(dataset: Any) -> tuple[Tensor, Tensor]:
+    if not len(dataset):
+        raise FedawsError("the dataset is empty; wanted at least one (x, y) pair")
+    pairs = [dataset[i] for i in range(len(dataset))]
+    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
+
+
+def _features(x: Any, name: str) -> Tensor:
+    try:
+        features = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+    except (TypeError, ValueError) as error:
+        raise FedawsError(f"{name} is not an array of numbers: {error}") from None
+    if features.ndim < 2 or not features.numel():
+        raise FedawsError(f"{name} has shape {tuple(features.shape)}; wanted [examples, …] with at least one example")
+    if features.is_complex() or features.dtype == torch.bool:
+        raise FedawsError(f"{name} is {features.dtype}; wanted real numbers")
+    if features.is_floating_point():
+        features = features.to(torch.float32)
+        bad = (~features.flatten(1).isfinite().all(1)).nonzero()
+        if len(bad):
+            raise FedawsError(
+                f"{name} has NaN or infinite values, first in example {int(bad[0])}; drop or mend {len(bad)} rows"
+            )
+        return features
+    return features if features.dtype == torch.uint8 else features.to(torch.float32)
+
+
+def _labels(y: Any, name: str) -> Tensor:
+    try:
+        labels = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y)
+    except (TypeError, ValueError):
+        raise FedawsError(f"{name} is not an array of integers; wanted labels 0 … classes − 1") from None
+    if labels.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        raise FedawsError(f"{name} is {labels.dtype}; wanted integer labels 0 … classes − 1")
+    if labels.ndim != 1:
+        raise FedawsError(f"{name} has shape {tuple(labels.shape)}; wanted one label per example, [examples]")
+    if len(labels) and int(labels.min()) < 0:
+        raise FedawsError(f"{name} has the negative label {int(labels.min())}; wanted 0 … classes − 1")
+    return labels.to(torch.int64)
+
+
+def _same_length(x: Tensor, y: Tensor, x_name: str, y_name: str) -> None:
+    if len(x) != len(y):
+        raise FedawsError(f"{x_name} has {len(x)} examples, {y_name} {len(y)} labels; make them equal")
+
+
+def _count_classes(labels: Tensor, test_labels: Tensor, declared: int | None) -> int:
+    highest = int(max(labels.max(), test_labels.max())) + 1
+    classes = highest if declared is None else declared
+    if highest > classes:
+        raise FedawsError(
+            f"label {highest - 1} does not fit num_classes={classes}; raise data.num_classes to {highest}"
+        )
+    missing = (torch.bincount(labels, minlength=classes) == 0).nonzero().squeeze(1)
+    if len(missing) and declared is None:
+        raise FedawsError(
+            f"class {int(missing[0])} has no training example ({len(missing)} of {classes} classes have none); "
+            f"renumber the labels, or set data.num_classes={classes} to keep untrained rows for them"
+        )
+    if classes < 2:
+        raise FedawsError("only one class; wanted at least two, to tell apart")
+    return classes
+
+
+def _hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
+    held = round(validation * count) if validation < 1 else int(validation)
+    if not 0 < held < count:
+        raise FedawsError(
+            f"data.validation={validation} holds out {held} of {count} training examples; wanted some of both"
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(hash64(seed, "validation")))
+    return order[held:].sort().values, order[:held].sort().values
+
+
+def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int) -> Tensor:
+    """The client of each example.
+
+    Client c · clients_per_class + j has class c; with several classes per client also the next ones, and each class is
+    dealt out evenly to those that have it.
+    """
+    if classes_per_client > classes:
+        raise FedawsError(f"data.classes_per_client={classes_per_client} is more than the {classes} classes; lower it")
+    shares = clients_per_class * classes_per_client
+    if shares == 1:
+        return labels
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(hash64(seed, "clients")))
+    by_class = shuffled[torch.argsort(labels[shuffled], stable=True)]
+    counts = torch.bincount(labels, minlength=classes)
+    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    share = torch.empty_like(labels)
+    share[by_class] = rank % shares
+    first_class = (labels - share // clients_per_class) % classes
+    return first_class * clients_per_class + share % clients_per_class

@@ -1,0 +1,37 @@
+"""All measures of a model on a test set, as one flat dict of fractions and distances."""
+
+import torch
+from torch import Tensor, nn
+
+from fedaws.config import Config
+from fedaws.core.local import embed
+from fedaws.core.losses import positive_hinge
+from fedaws.data.federated import as_input
+from fedaws.evaluate.precision import precision_at, rank
+from fedaws.evaluate.theory import error_bounds, separation
+from fedaws.types import Params
+
+KS = (1, 3, 5)
+
+
+@torch.no_grad()
+def embed_all(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool, block: int = 2048) -> Tensor:
+    """g(x) of all examples, in blocks, [N, d]."""
+    return torch.cat([embed(encoder, theta, as_input(part), normalize) for part in x.split(block)])
+
+
+@torch.no_grad()
+def evaluate(encoder: nn.Module, theta: Params, W: Tensor, x: Tensor, y: Tensor, cfg: Config) -> dict[str, float]:
+    """precision@1/3/5, the positive hinge on the test set, ρ, the largest cosine; for unit embeddings the bounds."""
+    training = encoder.training
+    encoder.eval()
+    embeddings = embed_all(encoder, theta, x, cfg.model.normalize)
+    encoder.train(training)
+    ranking = rank(embeddings, W, max(KS))
+    measures = {f"precision@{k}": precision_at(ranking, y, k) for k in KS if k <= len(W)}
+    measures["test_loss"] = float(positive_hinge(embeddings, W[y], cfg.clients.margin).mean())
+    measures |= separation(W)
+    if cfg.model.normalize:
+        apart, cosine = measures["min_separation"], measures["max_cosine"]
+        measures |= error_bounds(embeddings, y, W, apart, cosine, cfg.spread.margin, cfg.clients.margin)
+    return measures

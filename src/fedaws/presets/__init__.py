@@ -1,0 +1,1 @@
+"""One TOML per experiment, each holding only its differences from the defaults."""

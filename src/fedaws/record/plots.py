@@ -1,0 +1,42 @@
+"""Precision and class separation by round, one line per method."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedaws.record.files import write_bytes
+
+# Okabe & Ito's colours, which colour-blind readers can tell apart.
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#444444"]
+_LINES = ["-", "--", "-.", ":"]
+
+
+def plot_comparison(histories: dict[str, list[list[dict[str, Any]]]], path: Path, title: str) -> None:
+    """Two panels: precision@1 and the largest class cosine, mean over seeds with a band from lowest to highest."""
+    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(10, 4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for i, (method, runs) in enumerate(histories.items()):
+            style = {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i % len(_LINES)], "label": method}
+            _band(left, runs, "precision@1", style, 100)
+            _band(right, runs, "max_cosine", style, 1)
+        left.set(xlabel="round", ylabel="precision@1 (%)", title="Accuracy on held-out examples", ylim=(0, 101))
+        right.set(xlabel="round", ylabel="largest cosine", title="The two closest classes (1 = collapsed)")
+        right.axhline(1, color="#bbbbbb", linewidth=1)
+        left.legend(frameon=False, loc="lower right")
+        figure.suptitle(title)
+        image = BytesIO()
+        figure.savefig(image, dpi=150, format="png")
+    write_bytes(path, image.getvalue())
+
+
+def _band(axes: Axes, runs: list[list[dict[str, Any]]], name: str, style: dict[str, Any], factor: float) -> None:
+    rounds = [row["round"] for row in runs[0]]
+    values = np.array([[row[name] * factor for row in rows] for rows in runs])
+    axes.plot(rounds, values.mean(0), linewidth=2, **style)
+    axes.fill_between(rounds, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)

@@ -1,0 +1,58 @@
+"""The three things that travel: the server's state, what it sends, what comes back."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+Params = dict[str, Tensor]
+
+CLASS_MATRIX = "W"
+"""Name under which the oracles' clients, who see all of W, find it among the shared parameters."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything the server keeps between two rounds.
+
+    `class_of[i]` is the class of client i; None means that client i *is* class i, as in the paper's notation.
+    """
+
+    round_num: int
+    theta: Params
+    W: Tensor  # [C, d]
+    class_of: Tensor | None = None  # [clients]
+    slots: dict[str, Params] = field(default_factory=dict)  # the server optimiser's memory
+    loss: float = float("nan")  # the last cohort's mean loss
+
+    def classes(self, cohort: Tensor) -> Tensor:
+        """The classes of these clients, [m]."""
+        return cohort if self.class_of is None else self.class_of[cohort]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What a block of m clients is sent: the encoder, and to each client its own class embedding, never W."""
+
+    cohort: Tensor  # [m] client ids
+    theta: Params
+    W: Tensor  # [m, d], row j belongs to client cohort[j] alone
+    round_num: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a block of m clients sends back.
+
+    `delta` is the weighted mean of θ_i − θ over the block, so that a block of one client and a block of a thousand are
+    added up by the same line; `W` has the clients' rows one by one.
+    """
+
+    cohort: Tensor  # [m]
+    delta: Params
+    W: Tensor  # [m, d]
+    weights: Tensor  # [m] n_i, or 1
+    loss: Tensor  # [m] mean local loss
+
+
+RunClients = Callable[[Broadcast], Iterable[Update]]
