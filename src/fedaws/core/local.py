@@ -17,7 +17,8 @@ from fedaws.core.optimizers import Slots, optimizer_step
 from fedaws.types import CLASS_MATRIX, Params
 
 ExampleLosses = Callable[[Params, Tensor, Tensor, Tensor], Tensor]
-"""(θ, w, x [B, …], y [B]) → losses [B]; w is the client's row [d], or one row per example [B, d]."""
+"""(θ, w, x [B, …], y [B]) → losses: [B] with the client's own row w [d]; [m, b] with the rows [m, 1, d] of m clients,
+whose b examples each follow one another in x."""
 
 
 def embed(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool = True) -> Tensor:
@@ -32,7 +33,8 @@ def example_losses(encoder: nn.Module, cfg: Config) -> ExampleLosses:
     loss_name = method_of(cfg).loss
 
     def of_own_row(theta: Params, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return losses.positive_hinge(embed(encoder, theta, x, normalize), w, clients.margin)
+        embeddings = embed(encoder, theta, x, normalize)
+        return losses.positive_hinge(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w, clients.margin)
 
     def of_all_rows(theta: Params, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         encoder_theta = {k: v for k, v in theta.items() if k != CLASS_MATRIX}

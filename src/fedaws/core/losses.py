@@ -83,5 +83,5 @@ def softmax_cross_entropy(embeddings: Tensor, labels: Tensor, W: Tensor, scale: 
 
 def _sum_over_others(values: Tensor, labels: Tensor) -> Tensor:
     """Σ over c ≠ y of values[:, c], with the own entry left out rather than subtracted (inf − inf, cancellation)."""
-    own = F.one_hot(labels, values.shape[-1]).to(torch.bool)
+    own = torch.arange(values.shape[-1], device=values.device) == labels[:, None]
     return values.masked_fill(own, 0).sum(-1)

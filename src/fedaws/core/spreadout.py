@@ -26,7 +26,8 @@ Distance = Literal["cosine", "euclidean"]
 
 TILE = 4_000_000
 """Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
-_GROUP = 32  # columns whose maximum is taken before the search for the k best
+_GROUP = 32  # columns whose maximum is taken first
+_ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
 
 
 # --- the regularisers -----------------------------------------------------------------------------------------------
@@ -79,8 +80,8 @@ def _distances(rows: Tensor, W: Tensor, distance: Distance) -> Tensor:
 def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int) -> Tensor:
     r"""N_k(c) within C′, without c: the ids of the k classes nearest to each of the cohort's, nearest first, [m, k].
 
-    Exact, in tiles. Of a tile's columns only the k groups with the largest maxima can hold one of its k best, so the
-    search looks at k groups instead of at every column and the matrix product stays the cost.
+    Exact, in tiles. Only a group of columns whose maximum passes a row's k-th best so far can hold a better one, so the
+    search looks at few groups instead of at every column, and the matrix product stays the cost.
 
     >>> nearest(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.tensor([0, 2]), None, 1)
     tensor([[1],
@@ -106,39 +107,42 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
 
 
 def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int) -> Tensor:
-    width = max(1, min(len(pool), TILE // len(queries))) if len(queries) else 1
-    buffer = pool.new_empty(len(queries) * width)
-    scores, columns = pool.new_empty(len(queries), 0), own.new_empty(len(queries), 0)
+    m = len(queries)
+    width = min(len(pool), max(_GROUP, TILE // max(1, m) // _ALIGN * _ALIGN))
+    buffer = pool.new_empty(m * width)
+    scores, columns = pool.new_empty(m, 0), own.new_empty(m, 0)
     for start in range(0, len(pool), width):
         part = pool[start : start + width]
-        tile = torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
+        tile = torch.mm(queries, part.T, out=buffer[: m * len(part)].view(m, len(part)))
         if shift is not None:  # ‖q − w‖² orders like ‖w‖²/2 − q·w
             tile -= shift[start : start + width]
         mine = ((own >= start) & (own < start + len(part))).nonzero().squeeze(1)
         tile[mine, own[mine] - start] = -torch.inf
-        tile_scores, tile_columns = _largest(tile, k)
-        scores, columns = torch.cat([scores, tile_scores], 1), torch.cat([columns, tile_columns + start], 1)
+        if scores.shape[1] < k or len(part) % _GROUP:
+            found = tile.topk(min(k, len(part)), dim=1)
+            better, places = found.values, found.indices
+        else:
+            better, places = _above(tile, scores[:, -1])
+        scores, columns = torch.cat([scores, better], 1), torch.cat([columns, places + start], 1)
         scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
         columns = columns.gather(1, order)
     return columns
 
 
-def _largest(tile: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row and their columns, by way of group maxima."""
+def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries of each row above its threshold and their columns, [m, most in a row], filled up with −∞."""
     m, n = tile.shape
     groups = n // _GROUP
-    if groups <= 2 * k:
-        return tile.topk(min(k, n), dim=1)
-    body = tile[:, : groups * _GROUP].unflatten(1, (_GROUP, groups))  # group j: columns j, j + groups, …
-    chosen = body.amax(1).topk(k, dim=1).indices  # [m, k]
-    values = body.gather(2, chosen[:, None].expand(m, _GROUP, k)).flatten(1)
-    offsets = torch.arange(_GROUP, device=tile.device)[:, None] * groups
-    columns = (chosen[:, None] + offsets).flatten(1)
-    if groups * _GROUP < n:  # the columns that fill no group
-        rest = torch.arange(groups * _GROUP, n, device=tile.device)
-        values, columns = torch.cat([values, tile[:, rest]], 1), torch.cat([columns, rest.expand(m, -1)], 1)
-    values, order = values.topk(k, dim=1)
-    return values, columns.gather(1, order)
+    body = tile.view(m, _GROUP, groups)  # group j: columns j, j + groups, …
+    row, group = (body.amax(1) > threshold[:, None]).nonzero(as_tuple=True)
+    values = body[row, :, group]  # [hits, _GROUP]
+    hit, member = (values > threshold[row, None]).nonzero(as_tuple=True)
+    row = row[hit]
+    place = torch.arange(len(row), device=tile.device) - torch.searchsorted(row, row)  # rows come in order
+    most = int(place.max()) + 1 if len(place) else 0
+    better, columns = tile.new_full((m, most), -torch.inf), row.new_zeros(m, most)
+    better[row, place], columns[row, place] = values[hit, member], member * groups + group[hit]
+    return better, columns
 
 
 def _positions(cohort: Tensor, candidates: Tensor, num_classes: int) -> Tensor:
@@ -151,7 +155,7 @@ def _positions(cohort: Tensor, candidates: Tensor, num_classes: int) -> Tensor:
 def _half_squared_norms(pool: Tensor) -> Tensor | None:
     """‖w‖²/2 of each row, or None where all are equal and do not change the order."""
     squares = torch.linalg.vector_norm(pool, dim=1).square_().mul_(0.5)
-    return None if float(squares.max() - squares.min()) < 1e-5 else squares
+    return None if float(squares.max() - squares.min()) <= 1e-5 * float(squares.max()) else squares
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
@@ -254,7 +258,9 @@ def _pair_step_(
 ) -> None:
     k = resolve_neighbors(cfg, len(W))
     if cfg.regularizer == "nearest" and k == "all":
-        share = min(4 * step, factor / len(W)) if cfg.bounded else 4 * step
+        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes this much of the sum away, at most the mean.
+        share = 4 * step / (1 + 4 * step * len(W))
+        share = min(share, factor / len(W)) if cfg.bounded else share
         _to_sphere_(W, W - share * W.sum(0))
     elif k == "all":
         gradient, slopes = spreadout_gradient(W, cfg.margin)
@@ -342,7 +348,9 @@ def sample_candidates(cfg: SpreadConfig, num_classes: int, rng: torch.Generator,
 
 
 def reachable_margin(num_classes: int, dim: int) -> float:
-    """The largest ν at which eq. (6) can come to rest: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), else at most 1.
+    """The largest ν at which eq. (6) can be zero: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), else at most 1.
+
+    Beyond C = 2d even 1 is not reached; how near it comes is not known in closed form.
 
     >>> reachable_margin(2, 8), reachable_margin(11, 8)
     (2.0, 1.0)

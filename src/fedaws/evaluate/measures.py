@@ -1,5 +1,8 @@
 """All measures of a model on a test set, as one flat dict of fractions and distances."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -16,22 +19,32 @@ KS = (1, 3, 5)
 
 @torch.no_grad()
 def embed_all(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool, block: int = 2048) -> Tensor:
-    """g(x) of all examples, in blocks, [N, d]."""
-    return torch.cat([embed(encoder, theta, as_input(part), normalize) for part in x.split(block)])
+    """g(x) of all examples in evaluation mode (no dropout), in blocks, [N, d]."""
+    with _evaluation_mode(encoder):
+        return torch.cat([embed(encoder, theta, as_input(part), normalize) for part in x.split(block)])
+
+
+@contextmanager
+def _evaluation_mode(encoder: nn.Module) -> Iterator[None]:
+    """`encoder.eval()`, and every part back in the mode it had (a frozen layer of a training encoder too)."""
+    modes = [(module, module.training) for module in encoder.modules()]
+    encoder.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @torch.no_grad()
 def evaluate(encoder: nn.Module, theta: Params, W: Tensor, x: Tensor, y: Tensor, cfg: Config) -> dict[str, float]:
     """precision@1/3/5, the positive hinge on the test set, ρ, the largest cosine; for unit embeddings the bounds."""
-    training = encoder.training
-    encoder.eval()
     embeddings = embed_all(encoder, theta, x, cfg.model.normalize)
-    encoder.train(training)
     ranking = rank(embeddings, W, max(KS))
     measures = {f"precision@{k}": precision_at(ranking, y, k) for k in KS if k <= len(W)}
     measures["test_loss"] = float(positive_hinge(embeddings, W[y], cfg.clients.margin).mean())
     measures |= separation(W)
     if cfg.model.normalize:
-        apart, cosine = measures["min_separation"], measures["max_cosine"]
-        measures |= error_bounds(embeddings, y, W, apart, cosine, cfg.spread.margin, cfg.clients.margin)
+        rho = measures["min_separation"]
+        measures |= error_bounds(embeddings, y, W, rho, cfg.spread.margin, cfg.clients.margin)
     return measures

@@ -59,9 +59,8 @@ def _pass(
     x, y, share = examples.x.flatten(0, 2), examples.y.flatten(), examples.share.flatten(1)
     theta = {k: v.detach().requires_grad_() for k, v in theta.items()}
     rows = rows.detach().requires_grad_(train_rows)
-    per_example = rows[:, None].expand(-1, share.shape[1], -1).flatten(0, 1)
     with torch.enable_grad():
-        risks = (loss_of(theta, per_example, x, y).view_as(share) * share).sum(1)
+        risks = (loss_of(theta, rows[:, None], x, y).view_as(share) * share).sum(1)
         wanted = [*theta.values(), rows] if train_rows else [*theta.values()]
         gradients = torch.autograd.grad((risks * omega).sum(), wanted)
     row_gradient = gradients[-1] / omega[:, None] if train_rows else None

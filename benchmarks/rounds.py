@@ -1,0 +1,125 @@
+"""Speed of a round against a plain PyTorch loop over clients and against the bare pass over the same examples.
+
+    python benchmarks/rounds.py
+
+MLP 64-128-32, batch 16 a client, 10 / 100 / 1,000 clients; one local step (pooled) and five (stacked). `clients` is
+what the runner costs, batches drawn and updates added up included; `round` the whole of `run_round` with spreadout.
+"""
+
+import os
+import resource
+import time
+
+import torch
+import torch.nn.functional as F
+from common import best_times
+from torch import nn
+
+from fedaws.config import ClientsConfig, Config, ModelConfig, SpreadConfig, TrainConfig
+from fedaws.core.aggregate import aggregate
+from fedaws.core.algorithm import broadcast, run_round
+from fedaws.data import FederatedData, from_arrays
+from fedaws.models.mlp import mlp
+from fedaws.runners import make_runner
+from fedaws.types import ServerState
+
+BATCH, FEATURES, HIDDEN, DIM = 16, 64, 128, 32
+
+
+def make_data(clients: int) -> FederatedData:
+    y = torch.arange(clients).repeat_interleave(100)
+    return from_arrays(torch.randn(len(y), FEATURES), y)
+
+
+def plain_loop(state: ServerState, x: torch.Tensor, steps: int, lr: float) -> None:
+    """What anybody would write: an optimiser per client, the mean of the resulting parameters."""
+    encoder = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM))
+    start = {k: v.clone() for k, v in zip(encoder.state_dict(), state.theta.values(), strict=True)}
+    mean = {k: torch.zeros_like(v) for k, v in start.items()}
+    W = state.W.clone()
+    for i in range(len(x)):
+        encoder.load_state_dict(start)
+        w = state.W[i].clone().requires_grad_()
+        optimizer = torch.optim.SGD([*encoder.parameters(), w], lr=lr)
+        for e in range(steps):
+            optimizer.zero_grad()
+            loss = (0.9 - F.normalize(encoder(x[i, e]), dim=1) @ w).clamp_min(0).square().mean()
+            loss.backward()
+            optimizer.step()
+        W[i] = F.normalize(w.detach(), dim=0)
+        for k, v in encoder.state_dict().items():
+            mean[k] += v / len(x)
+
+
+def bare_pass(encoder: nn.Module, x: torch.Tensor, w: torch.Tensor) -> None:
+    """One forward and backward over all examples at once, and nothing else: the bound of the pooled runner."""
+    loss = (0.9 - (F.normalize(encoder(x), dim=1) * w).sum(1)).clamp_min(0).square().mean()
+    torch.autograd.grad(loss, list(encoder.parameters()))
+
+
+def measure(clients: int, steps: int) -> None:
+    data, encoder = make_data(clients), mlp(FEATURES, (HIDDEN,), DIM)
+    cfg = Config(
+        clients=ClientsConfig(examples_per_step=BATCH, local_steps=steps, lr=0.1),
+        model=ModelConfig(embedding_dim=DIM, hidden=(HIDDEN,)),
+        spread=SpreadConfig(regularizer="moments"),
+        train=TrainConfig(rounds=100_000),
+    )
+    W = F.normalize(torch.randn(clients, DIM), dim=1)
+    state = ServerState(0, {k: v.detach() for k, v in encoder.named_parameters()}, W)
+    run_clients, available, rng = make_runner(cfg, data, encoder), data.available, torch.Generator()
+    x = torch.randn(clients, steps, BATCH, FEATURES)
+    flat, w = x[:, 0].flatten(0, 1).contiguous(), W.repeat_interleave(BATCH, 0)
+    rounds = iter(range(100_000))
+
+    def run_runner() -> None:
+        sent = broadcast(ServerState(next(rounds), state.theta, state.W), available)
+        aggregate(state, run_clients(sent))
+
+    def whole_round() -> None:
+        run_round(ServerState(next(rounds), state.theta, state.W), available, run_clients, cfg, rng)
+
+    times = best_times(
+        {
+            "loop": lambda: plain_loop(state, x, steps, 0.1),
+            "bare": lambda: bare_pass(encoder, flat, w),
+            "clients": run_runner,
+            "round": whole_round,
+        },
+        turns=5 if clients > 100 else 9,
+    )
+    ratio = f"  {times['clients'] / times['bare']:5.2f} x the bare pass" if steps == 1 else ""
+    print(
+        f"{clients:5d} clients, {steps} step{'s' if steps > 1 else ' '}: "
+        f"{clients / times['clients']:9,.0f} client updates/s (plain loop {clients / times['loop']:6,.0f}), "
+        f"{times['loop'] / times['clients']:5.1f} x the loop;{ratio}  whole round "
+        f"{times['loop'] / times['round']:5.1f} x the loop",
+        flush=True,
+    )
+
+
+def steady(rounds: int = 3000) -> None:
+    """Rounds must not slow down over a run, nor memory grow."""
+    data, encoder = make_data(100), mlp(FEATURES, (HIDDEN,), DIM)
+    cfg = Config(model=ModelConfig(embedding_dim=DIM), train=TrainConfig(rounds=rounds))
+    W = F.normalize(torch.randn(100, DIM), dim=1)
+    state = ServerState(0, {k: v.detach() for k, v in encoder.named_parameters()}, W)
+    run_clients, rng = make_runner(cfg, data, encoder), torch.Generator()
+    times, memory = [], []
+    for part in range(6):
+        started = time.perf_counter()
+        for _ in range(rounds // 6):
+            state = run_round(state, data.available, run_clients, cfg, rng, in_place=True)
+        times.append(time.perf_counter() - started)
+        memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+        del part
+    print(f"{rounds} rounds in six parts: {' '.join(f'{t:.2f}' for t in times)} s; peak memory {memory} MB")
+
+
+if __name__ == "__main__":
+    print(f"load {os.getloadavg()[0]:.2f}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    for number in (10, 100, 1000):
+        measure(number, 1)
+    for number in (10, 100, 1000):
+        measure(number, 5)
+    steady()
