@@ -12,13 +12,14 @@ import time
 
 import torch
 import torch.nn.functional as F
-from common import best_times
 from torch import nn
 
+from common import best_times
 from fedaws.config import ClientsConfig, Config, ModelConfig, SpreadConfig, TrainConfig
 from fedaws.core.aggregate import aggregate
 from fedaws.core.algorithm import broadcast, run_round
 from fedaws.data import FederatedData, from_arrays
+from fedaws.memory import keep_freed_memory
 from fedaws.models.mlp import mlp
 from fedaws.runners import make_runner
 from fedaws.types import ServerState
@@ -32,23 +33,26 @@ def make_data(clients: int) -> FederatedData:
 
 
 def plain_loop(state: ServerState, x: torch.Tensor, steps: int, lr: float) -> None:
-    """What anybody would write: an optimiser per client, the mean of the resulting parameters."""
+    """A lean loop over clients: one module, its weights reset for each, SGD by hand (`torch.optim` would cost more)."""
     encoder = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM))
-    start = {k: v.clone() for k, v in zip(encoder.state_dict(), state.theta.values(), strict=True)}
-    mean = {k: torch.zeros_like(v) for k, v in start.items()}
+    params, start = list(encoder.parameters()), list(state.theta.values())
+    mean = [torch.zeros_like(p) for p in start]
     W = state.W.clone()
     for i in range(len(x)):
-        encoder.load_state_dict(start)
+        with torch.no_grad():
+            for p, v in zip(params, start, strict=True):
+                p.copy_(v)
         w = state.W[i].clone().requires_grad_()
-        optimizer = torch.optim.SGD([*encoder.parameters(), w], lr=lr)
         for e in range(steps):
-            optimizer.zero_grad()
             loss = (0.9 - F.normalize(encoder(x[i, e]), dim=1) @ w).clamp_min(0).square().mean()
-            loss.backward()
-            optimizer.step()
+            gradients = torch.autograd.grad(loss, [*params, w])
+            with torch.no_grad():
+                for p, g in zip([*params, w], gradients, strict=True):
+                    p.sub_(g, alpha=lr)
         W[i] = F.normalize(w.detach(), dim=0)
-        for k, v in encoder.state_dict().items():
-            mean[k] += v / len(x)
+        with torch.no_grad():
+            for total, p in zip(mean, params, strict=True):
+                total.add_(p, alpha=1 / len(x))
 
 
 def bare_pass(encoder: nn.Module, x: torch.Tensor, w: torch.Tensor) -> None:
@@ -117,6 +121,7 @@ def steady(rounds: int = 3000) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     print(f"load {os.getloadavg()[0]:.2f}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     for number in (10, 100, 1000):
         measure(number, 1)

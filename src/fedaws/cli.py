@@ -4,10 +4,11 @@ import json as json_module
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from rich.table import Table
@@ -20,17 +21,17 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
-from fedaws.record.plots import plot_comparison
 from fedaws.run import Interrupted, Reporter, load, train
 
 app = typer.Typer(
     name="fedaws",
     help="Federated learning with only positive labels (FedAwS, ICML 2020).",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+RUNS = Path("runs")
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (see `fedaws presets`) or a TOML file.")
@@ -50,9 +51,14 @@ def train_command(
     """Train one model."""
     with _user_errors():
         cfg = configuration.load(source).override(settings or [])
-        folder = _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg)
         stop = console.Stop()
-        with _interruptible(stop, folder), console.progress(stop) as reporter:
+        with (
+            _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
+            _interruptible(stop, folder),
+            console.progress(stop) as reporter,
+        ):
+            if resume and not RunFolder(folder).started:
+                console.say(f"no run in {folder} yet: starting one")
             run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
         last = {k: v for k, v in run.metrics[-1].items() if k != "round"}
         if json:
@@ -80,9 +86,12 @@ def compare_command(
     with _user_errors():
         names = parse_methods(methods)
         cfg = configuration.load(source).override(settings or [])
-        folder = _folder(f"{cfg.name}-compare", out, resume)
         stop, done, total = console.Stop(), 0, len(names) * seeds
-        with _interruptible(stop, folder), console.progress(stop) as reporter:
+        with (
+            _folder(f"{cfg.name}-compare", out, resume) as folder,
+            _interruptible(stop, folder),
+            console.progress(stop) as reporter,
+        ):
 
             def numbered(one: Config) -> Reporter:
                 nonlocal done
@@ -92,6 +101,8 @@ def compare_command(
             histories = run_comparison(cfg, names, seeds, folder, resume, numbered)
         summary = {"methods": summarize(histories), "rounds": cfg.train.rounds, "seeds": seeds}
         write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
+        from fedaws.record.plots import plot_comparison  # noqa: PLC0415 - nothing else need wait for matplotlib
+
         plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
         if json:
             _print_json(summary | {"folder": str(folder)})
@@ -130,9 +141,18 @@ def presets_command(json: Json = False) -> None:
         console.out.print(table)
 
 
+# click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
+
+
 def main() -> None:
     """Entry point."""
-    app()
+    try:
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fedaws"
+        _print_error(f"{error.format_message()} (see {command} --help)")
+        sys.exit(2)
 
 
 @contextmanager
@@ -145,16 +165,22 @@ def _user_errors() -> Iterator[None]:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}")
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):  # torch has no class of its own for it
+            raise
         _fail("out of memory; lower clients.per_round, train.block or the model's size")
     except KeyboardInterrupt:
-        print("error: stopped at once; the last checkpoint is kept", file=sys.stderr)
+        _print_error("stopped at once; the last checkpoint is kept")
         raise typer.Exit(130) from None
 
 
-def _fail(message: str) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+def _fail(message: str) -> NoReturn:
+    _print_error(message)
     raise typer.Exit(2) from None
+
+
+def _print_error(message: str) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
 
 
 @contextmanager
@@ -166,22 +192,34 @@ def _interruptible(stop: console.Stop, folder: Path) -> Iterator[None]:
         raise typer.Exit(143 if stop.signal == signal.SIGTERM else 130) from None
 
 
-def _folder(stem: str, out: Path | None, resume: bool, cfg: Config | None = None) -> Path:
-    """`--out`; or the first unused runs/STEM-N; or, to resume, the newest unfinished one of the same configuration."""
-    if out is not None:
-        return out
-    runs = Path("runs")
-    if resume:
-        same = [p for p in runs.glob(f"{stem}-*") if _resumable(p, cfg)]
-        if not same:
-            raise FedawsError(
-                f"no unfinished run of {stem} with these settings below {runs}/; give its folder with --out"
-            )
-        return max(same, key=lambda p: p.stat().st_mtime)
-    number = 1
-    while (runs / f"{stem}-{number}").exists():
-        number += 1
-    return runs / f"{stem}-{number}"
+@contextmanager
+def _folder(stem: str, out: Path | None, resume: bool, cfg: Config | None = None) -> Iterator[Path]:
+    """`--out`; or, to resume, the newest unfinished run of the same configuration; or a new folder runs/STEM-N."""
+    if out is not None or resume:
+        yield out or _newest(stem, cfg)
+        return
+    folder = _new_folder(stem)
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only if it is still empty: nothing was started
+
+
+def _newest(stem: str, cfg: Config | None) -> Path:
+    same = [p for p in RUNS.glob(f"{stem}-*") if _resumable(p, cfg)]
+    if not same:
+        raise FedawsError(f"no unfinished run of {stem} with these settings below {RUNS}/; give its folder with --out")
+    return max(same, key=lambda p: p.stat().st_mtime)
+
+
+def _new_folder(stem: str) -> Path:
+    for number in count(1):
+        folder = RUNS / f"{stem}-{number}"
+        with suppress(FileExistsError):  # taken, perhaps by a run that started together with this one
+            folder.mkdir(parents=True)
+            break
+    return folder
 
 
 def _resumable(path: Path, cfg: Config | None) -> bool:
@@ -199,4 +237,4 @@ def _first_comment(preset: str) -> str:
 
 
 def _print_json(value: Any) -> None:
-    print(json_module.dumps(value))
+    print(json_module.dumps(value), flush=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedaws.config import Config
+from fedaws.config import Config, parse
 from fedaws.core.methods import METHODS
 from fedaws.errors import FedawsError
 from fedaws.run import Metrics, Reporter, train
@@ -42,12 +42,14 @@ def compare(
     cfg: Config, methods: Sequence[str], seeds: int, folder: Path, resume: bool, reporter: Callable[[Config], Reporter]
 ) -> Histories:
     """Train every method with every seed, each in a folder of its own below `folder`."""
+    first = cfg.seed
+    # All of them before the first run: a mistake in the last one shows at once.
+    configs = [parse(cfg.model_dump() | {"method": m, "seed": s}) for m in methods for s in range(first, first + seeds)]
     histories: Histories = {}
-    for method in methods:
-        for seed in range(cfg.seed, cfg.seed + seeds):
-            one = Config.model_validate(cfg.model_dump() | {"method": method, "seed": seed})
-            run = train(config=one, folder=folder / f"{method}-seed{seed}", resume=resume, reporter=reporter(one))
-            histories.setdefault(method, []).append(run.metrics)
+    for one in configs:
+        place = folder / f"{one.method}-seed{one.seed}"
+        run = train(config=one, folder=place, resume=resume, reporter=reporter(one))
+        histories.setdefault(one.method, []).append(run.metrics)
     return histories
 
 

@@ -1,5 +1,6 @@
 """The run's configuration: frozen, checked at the edge, unknown keys refused; TOML in and out."""
 
+import difflib
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
@@ -8,13 +9,16 @@ from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from fedaws.errors import FedawsError
 
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+# Strict: neither `true` nor "1" is the number 1. Up to 1e9: the product of any two, such as λη, still is a float32.
+Count = Annotated[int, Field(ge=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=1e9, strict=True, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^\w[\w .+-]*$", max_length=100)]  # it becomes part of a folder's name
 
 MethodName = Literal["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"]
 OptimizerName = Literal["sgd", "adagrad", "adam"]
@@ -23,7 +27,7 @@ OptimizerName = Literal["sgd", "adagrad", "adam"]
 class Section(BaseModel):
     """A table of the configuration."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 class DataConfig(Section):
@@ -34,12 +38,12 @@ class DataConfig(Section):
     clients_per_class: Count = 1
     classes_per_client: Count | None = None  # None: as the method has it (1, and 2 for fedavg)
     num_classes: Count | None = None  # more than the labels show: the others keep an untrained row
-    validation: NonNegative = (
-        0.0  # fraction (< 1) or number of training examples to evaluate on in place of the test set
-    )
-    classes: Annotated[int, Field(ge=2)] = 100  # synthetic: number of classes,
+    validation: NonNegative = 0.0  # fraction (< 1) or number of training examples to test on in place of the test set
+    classes: Annotated[int, Field(ge=2, strict=True)] = 100  # synthetic: number of classes,
     features: Count = 32  # dimensions of x,
-    examples_per_class: Annotated[int, Field(ge=2)] = 50  # examples of each class (a fifth of them for the test),
+    examples_per_class: Annotated[int, Field(ge=2, strict=True)] = (
+        50  # examples of each class (a fifth of them for the test),
+    )
     overlap: NonNegative = 0.5  # and their noise, as a multiple of the distance between class centres
 
 
@@ -63,7 +67,7 @@ class ClientsConfig(Section):
     class_lr: NonNegative | None = None  # step on w_i, and η of the spreadout step; None: lr
     optimizer: OptimizerName = "sgd"
     momentum: Fraction = 0.0
-    margin: Annotated[float, Field(gt=0, le=1)] = 0.9
+    margin: Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)] = 0.9
     weighting: Literal["uniform", "examples"] = "uniform"
     scale: Positive = 16.0  # the softmax oracle's factor on the cosines
 
@@ -81,7 +85,9 @@ class SpreadConfig(Section):
 
     regularizer: Literal["margin", "nearest", "moments"] = "margin"  # eq. (6), eq. (7), first and second moment
     weight: NonNegative = 10.0  # λ
-    margin: Annotated[float, Field(gt=0, le=2)] = 1.0  # ν, a cosine distance
+    margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = (
+        1.0  # ν, a cosine distance: none is above 2
+    )
     neighbors: Count | Literal["auto", "all"] = "auto"  # k; auto: all pairs for eq. (6), up to 10 for eq. (7)
     candidates: Count | Literal["all"] = "all"  # |C′|
     steps: Count = 1
@@ -95,20 +101,20 @@ class TrainConfig(Section):
 
     rounds: Count = 300
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    warmup: Annotated[int, Field(ge=0)] = 0  # rounds over which the learning rate rises to its full value
+    warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
     evaluate_every: Count = 25
     checkpoint_every: Count = 100
     runner: Literal["auto", "serial", "pooled", "stacked"] = "auto"
     block: Count | Literal["auto"] = "auto"  # clients a runner handles at once
-    threads: Count | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | Literal["auto"] = "auto"
     device: str = "auto"
 
 
 class Config(Section):
     """One run. A run is a pure function of this, seed included."""
 
-    name: str = "digits"
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    name: Name = "digits"
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     method: MethodName = "fedaws"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -181,6 +187,8 @@ def from_toml(text: str, source: str) -> Config:
         return parse(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise FedawsError(f"{source} is not TOML: {error}") from None
+    except FedawsError as error:
+        raise FedawsError(f"{source}: {error}") from None
 
 
 def presets() -> list[str]:
@@ -193,18 +201,16 @@ def presets() -> list[str]:
 def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
     *tables, key = dotted.split(".")
     node = tree
-    for table in tables:
+    for depth, table in enumerate(tables):
         child = node.get(table)
         if not isinstance(child, dict):
-            raise FedawsError(f"unknown key {dotted!r}; {_known(node, table)}")
+            raise FedawsError(_unknown(dotted, dotted.split(".")[: depth + 1]))
         node = child
-    if key not in node or isinstance(node[key], dict):
-        raise FedawsError(f"unknown key {dotted!r}; {_known(node, key)}")
+    if key not in node:
+        raise FedawsError(_unknown(dotted, dotted.split(".")))
+    if isinstance(node[key], dict):
+        raise FedawsError(f"{dotted} is a table; set one of its keys, as in {dotted}.{next(iter(node[key]))}=…")
     node[key] = value
-
-
-def _known(node: dict[str, Any], _wrong: str) -> str:
-    return "known here: " + ", ".join(node)
 
 
 def _parse_value(text: str) -> Any:
@@ -215,30 +221,47 @@ def _parse_value(text: str) -> Any:
 
 
 def _one_line(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if part in _FIELD_NAMES)
+    """The first wrong key: what, got, wanted. A union of types has one pydantic error for each of them."""
+    first, key = error.errors()[0], _key(error.errors()[0])
     if first["type"] == "extra_forbidden":
-        unknown = ".".join(map(str, first["loc"]))
-        return f"unknown key {unknown!r}; known here: {', '.join(_known_fields(first['loc'][:-1]))}"
+        return _unknown(".".join(map(str, first["loc"])), [str(part) for part in first["loc"]])
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    wanted = " or ".join(
-        dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors() if e["loc"][0] == first["loc"][0])
-    )
-    return f"{key}: got {first['input']!r}; {wanted}"
+    wanted = dict.fromkeys(_wanted(each) for each in error.errors() if _key(each) == key)
+    return f"{key}: got {first['input']!r}; wanted {' or '.join(wanted)}"
 
 
-_SECTIONS: dict[str, type[Section]] = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "clients": ClientsConfig,
-    "server": ServerConfig,
-    "spread": SpreadConfig,
-    "train": TrainConfig,
-}
-_FIELD_NAMES = set(Config.model_fields) | {name for section in _SECTIONS.values() for name in section.model_fields}
+def _key(error: ErrorDetails) -> str:
+    """The dotted key, without what pydantic adds for the members of a union or a list."""
+    depth = 2 if error["loc"] and error["loc"][0] in _sections() else 1
+    return ".".join(map(str, error["loc"][:depth]))
 
 
-def _known_fields(path: tuple[int | str, ...]) -> list[str]:
-    section = _SECTIONS[str(path[0])] if path else Config
-    return list(section.model_fields)
+def _wanted(error: ErrorDetails) -> str:
+    text = error["msg"].removeprefix("Input should be ")
+    match error["type"]:
+        case "model_type":
+            return "a table"
+        case "bool_parsing" | "bool_type":
+            return "true or false"
+        case "tuple_type":
+            return "a list"
+        case "string_pattern_mismatch":
+            return "letters, digits, spaces and _ . + -"
+        case _:
+            return f"a number {text}" if text.startswith(("greater", "less")) else text
+
+
+def _unknown(dotted: str, path: list[str]) -> str:
+    """What is wrong with a key whose last part in `path` is not known, and what is there instead."""
+    section = _sections().get(path[0]) if len(path) > 1 else Config
+    known = list((section or Config).model_fields)
+    close = difflib.get_close_matches(path[-1], known, n=1)
+    hint = f"did you mean {'.'.join([*path[:-1], *close])!r}?" if close else f"known here: {', '.join(known)}"
+    return f"unknown key {dotted!r}; {hint}"
+
+
+def _sections() -> dict[str, type[Section]]:
+    """The tables of the configuration."""
+    types = {name: field.annotation for name, field in Config.model_fields.items()}
+    return {name: t for name, t in types.items() if isinstance(t, type) and issubclass(t, Section)}

@@ -9,7 +9,7 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedaws.compare import Histories, summarize
 from fedaws.core.methods import METHODS
@@ -48,7 +48,7 @@ class Stop:
 def progress(stop: Stop) -> Iterator[Callable[[str], Reporter]]:
     """Makes a reporter per run, by its label: live bars on a terminal, plain lines elsewhere."""
     with stop.listening():
-        if err.is_terminal:
+        if err.is_interactive and err.file.isatty():  # rich takes FORCE_COLOR in a log for a terminal
             with _bar() as bar:
                 yield lambda label: _bar_reporter(bar, label, stop)
         else:
@@ -56,81 +56,94 @@ def progress(stop: Stop) -> Iterator[Callable[[str], Reporter]]:
 
 
 def _bar() -> Progress:
+    bar = [BarColumn(bar_width=None)] if err.width >= 100 else []  # the figures come first, also in 80 columns
     return Progress(
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
+        *bar,
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[rate]}"),
         TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
         console=err,
         refresh_per_second=5,
     )
 
 
+class _Pace:
+    """How far a run is and how fast, since it was started or resumed."""
+
+    def __init__(self) -> None:
+        self.start(0, 0)
+
+    def start(self, done: int, total: int) -> None:
+        self.began, self.first, self.total = time.monotonic(), done, total
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def rate(self, done: int) -> float:
+        return (done - self.first) / max(self.seconds, 1e-9)
+
+    def line(self, label: str, metrics: Metrics) -> str:
+        """All of it for a log."""
+        done, figures = metrics["round"], _figures(metrics, metrics["loss"])
+        rate = self.rate(done)
+        line = f"{label}  round {done}/{self.total}  {rate:.3g} rounds/s  {figures}"
+        return line if done == self.total else f"{line}  {(self.total - done) / max(rate, 1e-9):.0f} s left"
+
+
 def _bar_reporter(bar: Progress, label: str, stop: Stop) -> Reporter:
-    task = bar.add_task(escape(label), total=None, rate="", figures="")
-    latest: Metrics = {}
-    last_drawn, started, first = 0.0, time.monotonic(), 0
+    """A bar while the run goes on, and a line at its end: a terminal may have fewer rows than there are runs."""
+    room = max(8, err.width - 62)
+    task = bar.add_task(escape(label[:room]), total=None, rate="", figures="")
+    pace, latest, drawn = _Pace(), Metrics(), 0.0
 
     def on_start(done: int, rounds: int) -> None:
-        nonlocal started, first
-        started, first = time.monotonic(), done
-        bar.update(task, total=rounds, completed=done)
+        pace.start(done, rounds)
+        bar.update(task, total=rounds, completed=done, visible=done < rounds)
 
     def on_round(done: int, loss: float) -> None:
-        nonlocal last_drawn
-        now = time.monotonic()
-        if now - last_drawn < 0.2:  # drawing is dearer than a small round
+        nonlocal drawn
+        if pace.seconds - drawn < 0.2:  # drawing is dearer than a small round
             return
-        last_drawn = now
-        rate = (done - first) / max(now - started, 1e-9)
-        bar.update(
-            task,
-            completed=done,
-            rate=f"{rate:,.0f} rounds/s" if rate >= 10 else f"{rate:.2g} rounds/s",
-            figures=_figures(latest, loss),
-        )
+        drawn, rate = pace.seconds, pace.rate(done)
+        rate_text = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+        bar.update(task, completed=done, rate=rate_text, figures=_figures(latest, loss))
 
     def on_metrics(metrics: Metrics) -> None:
         latest.update(metrics)
         bar.update(task, completed=metrics["round"], figures=_figures(latest, metrics["loss"]))
+        if metrics["round"] == pace.total:
+            bar.update(task, visible=False)
+            say(pace.line(label, metrics))
 
-    return Reporter(on_start, on_round, on_metrics, lambda message: warn(message, bar.console), stop)
+    return Reporter(on_start, on_round, on_metrics, warn, stop)
 
 
 def _line_reporter(label: str, stop: Stop) -> Reporter:
-    started, total, first = time.monotonic(), 0, 0
-    printed = -60.0
-
-    def on_start(done: int, rounds: int) -> None:
-        nonlocal started, total, first
-        started, total, first = time.monotonic(), rounds, done
+    pace, printed = _Pace(), -60.0
 
     def on_metrics(metrics: Metrics) -> None:
         nonlocal printed
-        done, seconds = metrics["round"], time.monotonic() - started
-        if seconds - printed < 2 and done < total:  # a log wants few lines
+        if pace.seconds - printed < 2 and metrics["round"] < pace.total:  # a log wants few lines
             return
-        printed = seconds
-        rate = (done - first) / max(seconds, 1e-9)
-        left = (total - done) / max(rate, 1e-9)
-        figures = _figures(metrics, metrics["loss"])
-        say(f"{label}  round {done}/{total}  {rate:.3g} rounds/s  {figures}  {left:.0f} s left")
+        printed = pace.seconds
+        say(pace.line(label, metrics))
 
-    return Reporter(on_start=on_start, on_metrics=on_metrics, on_warning=warn, should_stop=stop)
+    return Reporter(on_start=pace.start, on_metrics=on_metrics, on_warning=warn, should_stop=stop)
 
 
 def _figures(metrics: Metrics, loss: float) -> str:
-    figures = f"loss {loss:.4f}"
+    figures = f"loss {loss:.3g}"
     if "precision@1" in metrics:
         figures += f"  P@1 {100 * metrics['precision@1']:.1f} %  max cos {metrics['max_cosine']:+.2f}"
     return figures
 
 
-def warn(message: str, console: Console | None = None) -> None:
+def warn(message: str) -> None:
     """One line."""
-    (console or err).print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err.print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
 def say(message: str) -> None:
@@ -142,7 +155,7 @@ def comparison_table(histories: Histories, title: str) -> Table:
     """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
     seeds = len(next(iter(histories.values())))
     caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
-    table = Table(title=title, caption=caption)
+    table = Table(title=escape(title), caption=caption)
     table.add_column("method")
     table.add_column("")
     for name in ("precision@1 %", "largest cosine", "separation"):
@@ -161,7 +174,7 @@ def _mean_and_spread(values: dict[str, float], factor: float, form: str, seeds: 
 
 def metrics_table(metrics: dict[str, float], title: str) -> Table:
     """Name and value of every measure."""
-    table = Table(title=title, show_header=False)
+    table = Table(title=escape(title), show_header=False, min_width=len(title))
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
     return table

@@ -258,7 +258,7 @@ def _pair_step_(
 ) -> None:
     k = resolve_neighbors(cfg, len(W))
     if cfg.regularizer == "nearest" and k == "all":
-        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes this much of the sum away, at most the mean.
+        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
         share = 4 * step / (1 + 4 * step * len(W))
         share = min(share, factor / len(W)) if cfg.bounded else share
         _to_sphere_(W, W - share * W.sum(0))

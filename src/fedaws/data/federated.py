@@ -11,6 +11,8 @@ from torch import Tensor
 from fedaws.data.hashing import hash64
 from fedaws.errors import FedawsError
 
+_LABELS = "integer labels 0 … classes − 1"
+
 
 @dataclass(frozen=True)
 class FederatedData:
@@ -67,18 +69,16 @@ def from_arrays(
     >>> data.num_examples.tolist()
     [1, 2]
     """
-    features, labels = _features(x, "x"), _labels(y, "y")
+    features, labels = as_features(x, "x"), _labels(y, "y")
     _same_length(features, labels, "x", "y")
     if (x_test is None) != (y_test is None):
         raise FedawsError("x_test and y_test come together: one of them is missing")
-    test_features = features if x_test is None else _features(x_test, "x_test")
+    test_features = features if x_test is None else as_features(x_test, "x_test")
     test_labels = labels if y_test is None else _labels(y_test, "y_test")
     _same_length(test_features, test_labels, "x_test", "y_test")
-    if features.shape[1:] != test_features.shape[1:]:
-        raise FedawsError(
-            f"x has examples of shape {tuple(features.shape[1:])}, "
-            f"x_test of {tuple(test_features.shape[1:])}; make them equal"
-        )
+    kind, test_kind = _kind(features), _kind(test_features)
+    if kind != test_kind:  # of bytes and numbers only the bytes would be scaled to 0 … 1
+        raise FedawsError(f"x has examples of {kind}, x_test of {test_kind}; make them equal")
     classes = _count_classes(labels, test_labels, num_classes)
     if class_names is not None and len(class_names) != classes:
         raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
@@ -86,6 +86,8 @@ def from_arrays(
         keep, held_out = _hold_out(len(labels), validation, seed)
         test_features, test_labels = features[held_out], labels[held_out]
         features, labels = features[keep], labels[keep]
+    if num_classes is None:
+        _no_empty_class(labels, classes, "lower data.validation" if validation else "renumber the labels")
     client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
     order = torch.argsort(client, stable=True)
     counts = torch.bincount(client, minlength=classes * clients_per_class)
@@ -95,7 +97,7 @@ def from_arrays(
         starts=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
         class_of=torch.arange(classes).repeat_interleave(clients_per_class),
         num_classes=classes,
-        x_test=test_features,
+        x_test=test_features.clone(),  # in torch's own memory: NumPy's is aligned otherwise, and sums round otherwise
         y_test=test_labels,
         class_names=None if class_names is None else tuple(class_names),
     )
@@ -119,44 +121,63 @@ def as_input(x: Tensor) -> Tensor:
 
 
 def _collect(dataset: Any) -> tuple[Tensor, Tensor]:
-    if not len(dataset):
-        raise FedawsError("the dataset is empty; wanted at least one (x, y) pair")
-    pairs = [dataset[i] for i in range(len(dataset))]
-    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
-
-
-def _features(x: Any, name: str) -> Tensor:
     try:
-        features = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
-    except (TypeError, ValueError) as error:
-        raise FedawsError(f"{name} is not an array of numbers: {error}") from None
+        pairs = [dataset[i] for i in range(len(dataset))]
+        if not pairs:
+            raise ValueError("it is empty")
+        xs, ys = zip(*((torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs), strict=True)
+        return torch.stack(xs), torch.stack(ys)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FedawsError(
+            f"the dataset is not one of (x, y) pairs, all x of the same shape: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def as_features(x: Any, name: str = "x") -> Tensor:
+    """Examples [N, …] as float32, or bytes as they are; refused unless they are finite numbers."""
+    features = _tensor(x, name, "numbers")
     if features.ndim < 2 or not features.numel():
         raise FedawsError(f"{name} has shape {tuple(features.shape)}; wanted [examples, …] with at least one example")
     if features.is_complex() or features.dtype == torch.bool:
         raise FedawsError(f"{name} is {features.dtype}; wanted real numbers")
-    if features.is_floating_point():
-        features = features.to(torch.float32)
-        bad = (~features.flatten(1).isfinite().all(1)).nonzero()
-        if len(bad):
-            raise FedawsError(
-                f"{name} has NaN or infinite values, first in example {int(bad[0])}; drop or mend {len(bad)} rows"
-            )
+    if features.dtype == torch.uint8:
         return features
-    return features if features.dtype == torch.uint8 else features.to(torch.float32)
+    features = features.to(torch.float32)
+    bad = (~features.flatten(1).isfinite().all(1)).nonzero()
+    if len(bad):
+        raise FedawsError(
+            f"{name} has NaN or infinite values, first in example {int(bad[0])}; drop or mend {len(bad)} rows"
+        )
+    return features
+
+
+def _kind(x: Tensor) -> str:
+    return f"shape {tuple(x.shape[1:])} and type {str(x.dtype).removeprefix('torch.')}"
 
 
 def _labels(y: Any, name: str) -> Tensor:
-    try:
-        labels = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y)
-    except (TypeError, ValueError):
-        raise FedawsError(f"{name} is not an array of integers; wanted labels 0 … classes − 1") from None
-    if labels.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
-        raise FedawsError(f"{name} is {labels.dtype}; wanted integer labels 0 … classes − 1")
+    labels = _tensor(y, name, _LABELS)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise FedawsError(f"{name} is {labels.dtype}; wanted {_LABELS}")
     if labels.ndim != 1:
         raise FedawsError(f"{name} has shape {tuple(labels.shape)}; wanted one label per example, [examples]")
+    labels = labels.to(torch.int64)
     if len(labels) and int(labels.min()) < 0:
-        raise FedawsError(f"{name} has the negative label {int(labels.min())}; wanted 0 … classes − 1")
-    return labels.to(torch.int64)
+        raise FedawsError(f"{name} has the negative label {int(labels.min())}; wanted {_LABELS}")
+    return labels
+
+
+def _tensor(values: Any, name: str, wanted: str) -> Tensor:
+    """A CPU tensor, from NumPy also where torch itself is choosy: reversed, read-only, of the other byte order."""
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise FedawsError(f"{name} is not an array: {error}; wanted {wanted}") from None
+    if array.dtype.kind not in "biufc":
+        raise FedawsError(f"{name} is an array of {array.dtype.type.__name__}; wanted {wanted}")
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def _same_length(x: Tensor, y: Tensor, x_name: str, y_name: str) -> None:
@@ -171,15 +192,21 @@ def _count_classes(labels: Tensor, test_labels: Tensor, declared: int | None) ->
         raise FedawsError(
             f"label {highest - 1} does not fit num_classes={classes}; raise data.num_classes to {highest}"
         )
-    missing = (torch.bincount(labels, minlength=classes) == 0).nonzero().squeeze(1)
-    if len(missing) and declared is None:
-        raise FedawsError(
-            f"class {int(missing[0])} has no training example ({len(missing)} of {classes} classes have none); "
-            f"renumber the labels, or set data.num_classes={classes} to keep untrained rows for them"
-        )
     if classes < 2:
         raise FedawsError("only one class; wanted at least two, to tell apart")
     return classes
+
+
+def _no_empty_class(labels: Tensor, classes: int, fix: str) -> None:
+    seen = labels.unique()  # sorted
+    if len(seen) == classes:
+        return
+    gaps = (seen != torch.arange(len(seen))).nonzero()  # before the first gap, the n-th label seen is n
+    first = int(gaps[0]) if len(gaps) else len(seen)
+    raise FedawsError(
+        f"class {first} has no training example ({classes - len(seen)} of {classes} classes have none); "
+        f"{fix}, or set data.num_classes={classes} to keep untrained rows for them"
+    )
 
 
 def _hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -198,8 +225,11 @@ def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classe
     Client c · clients_per_class + j has class c; with several classes per client also the next ones, and each class is
     dealt out evenly to those that have it.
     """
-    if classes_per_client > classes:
-        raise FedawsError(f"data.classes_per_client={classes_per_client} is more than the {classes} classes; lower it")
+    if clients_per_class < 1 or not 1 <= classes_per_client <= classes:
+        raise FedawsError(
+            f"got clients_per_class={clients_per_class} and classes_per_client={classes_per_client}; "
+            f"wanted at least 1 of both, and no more classes than there are ({classes})"
+        )
     shares = clients_per_class * classes_per_client
     if shares == 1:
         return labels

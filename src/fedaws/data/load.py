@@ -1,6 +1,8 @@
 """From the configuration's `data` table to a federation."""
 
+import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
         case "synthetic":
             arrays = synthetic(data.classes, data.features, data.examples_per_class, data.overlap, cfg.seed)
         case path if path.endswith(".npz"):
-            arrays = _read_npz(Path(data.root or ".") / path)
+            root = data.root or os.environ.get("FEDAWS_DATA") or "."
+            arrays = _read_npz(Path(root).expanduser() / Path(path).expanduser())
         case name:
             raise FedawsError(f"no data set {name!r}; there are digits, synthetic, or the path of an .npz file")
     return from_arrays(
@@ -39,14 +42,21 @@ def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
 
 def _read_npz(path: Path) -> tuple[Any, ...]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array without a name")
             missing = [part for part in _PARTS if part not in archive]
             if missing:
                 raise FedawsError(f"{path} has no {', '.join(missing)}; wanted the arrays {', '.join(_PARTS)}")
             return tuple(archive[part] for part in _PARTS)
     except FedawsError:
         raise
+    except MemoryError as error:
+        raise FedawsError(f"{path} does not fit into memory: {error}") from None
     except OSError as error:
         raise FedawsError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise FedawsError(f"{path} is not a sound .npz file ({error}); save it anew with numpy.savez") from None
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise FedawsError(
+            f"{path} is not a sound .npz file ({error}); save its arrays, all of numbers, anew with numpy.savez"
+        ) from None

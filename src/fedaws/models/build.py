@@ -1,7 +1,8 @@
 """From the configuration's `model` table to an encoder."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from fedaws.config import ModelConfig
 from fedaws.errors import FedawsError
 from fedaws.models.mlp import mlp
+from fedaws.types import Params
 
 
 def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> nn.Module:
@@ -20,18 +22,30 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
                 return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim)
 
 
-def example_shape_fits(encoder: nn.Module, example: Tensor, embedding_dim: int) -> None:
-    """Refuse an encoder whose output is not [B, embedding_dim], or that cannot take the examples at all."""
+def trainable(encoder: nn.Module) -> Params:
+    """θ: the parameters that are to be trained; frozen ones stay with the module."""
+    return {name: p for name, p in encoder.named_parameters() if p.requires_grad}
+
+
+@contextmanager
+def evaluating(encoder: nn.Module) -> Iterator[None]:
+    """Inside, the encoder is a function of its input and θ: no dropout, batch statistics as they are."""
     training = encoder.training
     encoder.eval()
     try:
-        with torch.no_grad():
-            out = encoder(example)
-    except (RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise FedawsError(f"the encoder does not take examples of shape {tuple(example.shape[1:])}: {reason}") from None
+        yield
     finally:
         encoder.train(training)
+
+
+def example_shape_fits(encoder: nn.Module, example: Tensor, embedding_dim: int) -> None:
+    """Refuse an encoder whose output is not [B, embedding_dim], or that cannot take the examples at all."""
+    try:
+        with torch.no_grad(), evaluating(encoder):
+            out = encoder(example)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise FedawsError(f"the encoder does not take examples of shape {tuple(example.shape[1:])}: {reason}") from None
     if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[1] != embedding_dim:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise FedawsError(

@@ -2,7 +2,8 @@
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,43 @@ _FORMAT = "fedaws-1"
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that it is either there whole or not at all, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    # Always the same name: what a kill leaves behind is overwritten by the resumed run.
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """`write_bytes` for text."""
     write_bytes(path, text.encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file; a crash can cut short this line only, never an earlier one."""
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell of a full disk or a forbidden folder in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise FedawsError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
+        ) from None
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -42,27 +64,25 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
     write_bytes(path, save(content, {"format": _FORMAT, "facts": json.dumps(facts)}))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a file that `write_tensors` wrote; refuses truncated, foreign and non-finite ones."""
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors and the JSON facts of a file by `write_tensors`; refuses truncated, foreign and non-finite ones."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            # Copied: the file's memory is not aligned as torch's own is, and the same sum would round otherwise.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise FedawsError(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise FedawsError(f"{path} is damaged ({error}); delete it to fall back on an earlier one") from None
+        raise damaged(path, str(error)) from None
     if metadata.get("format") != _FORMAT:
         raise FedawsError(f"{path} was not written by fedaws (format {metadata.get('format')!r}, wanted {_FORMAT!r})")
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise FedawsError(
-                f"{path} has NaN or infinite values in {name!r}; delete it to fall back on an earlier one"
-            )
-    try:
-        facts = json.loads(metadata["facts"])
-    except (KeyError, json.JSONDecodeError):
-        raise FedawsError(
-            f"{path} is damaged (its facts are not JSON); delete it to fall back on an earlier one"
-        ) from None
-    return tensors, facts
+            raise damaged(path, f"NaN or infinite values in {name!r}")
+    return tensors, metadata.get("facts", "")
+
+
+def damaged(path: Path, reason: str) -> FedawsError:
+    """What to say of a file that cannot be used."""
+    return FedawsError(f"{path} is damaged: {reason}; delete it to fall back on an earlier one")

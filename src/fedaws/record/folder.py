@@ -5,16 +5,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from torch import Tensor
 
 from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.record.files import read_tensors, write_tensors, write_text
-from fedaws.types import Params, ServerState
+from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
+from fedaws.types import CLASS_MATRIX, Params, ServerState
 
 _KEPT = 2  # checkpoints
+
+
+class Facts(BaseModel):
+    """What a checkpoint or model says about itself beside its tensors."""
+
+    model_config = ConfigDict(frozen=True)
+
+    example_shape: tuple[int, ...]
+    example_dtype: str
+    class_names: tuple[str, ...] | None = None
+    own_encoder: bool = False  # given by the user: no configuration can build it again
+    own_data: bool = False  # likewise
+    round: NonNegativeInt = 0
+    loss: float = 0.0  # of that round
+    loss_sum: float = 0.0  # since the last row of metrics, over
+    loss_rounds: NonNegativeInt = 0  # so many rounds
+    seconds: float = 0.0  # of training so far
 
 
 class RunFolder:
@@ -34,13 +51,18 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def started(self) -> bool:
+        """Whether there is a run here at all."""
+        return (self.path / "config.toml").exists()
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.model_file.exists()
 
     def create(self, cfg: Config) -> None:
         """Start a run here; refuses a folder that has one."""
-        if (self.path / "config.toml").exists():
+        if self.started:
             raise FedawsError(
                 f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
             )
@@ -60,22 +82,15 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add one line."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.metrics_file, json.dumps(row))
 
     def metrics(self, up_to: int | None = None) -> list[dict[str, Any]]:
         """The rows of the rounds up to `up_to`; a last line that a crash cut short is left out."""
         if not self.metrics_file.exists():
             return []
-        rows = []
-        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(row, dict) and (up_to is None or row.get("round", 0) <= up_to):
-                rows.append(row)
-        return rows
+        lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        rows = [row for row in map(_parse_row, lines) if row is not None]
+        return [row for row in rows if up_to is None or row["round"] <= up_to]
 
     def rewind_metrics(self, round_num: int) -> list[dict[str, Any]]:
         """Forget the rows after a checkpoint, which the resumed run will write again."""
@@ -85,10 +100,10 @@ class RunFolder:
 
     # checkpoints
 
-    def save_checkpoint(self, state: ServerState, facts: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: ServerState, facts: Facts) -> None:
         """Keep the state; the two newest checkpoints stay."""
         path = self.path / "checkpoints" / f"round-{state.round_num:08d}.safetensors"
-        write_tensors(path, _pack(state), facts | {"round": state.round_num, "loss": _finite(state.loss)})
+        write_tensors(path, _pack(state), facts.model_dump(mode="json"))
         for old in self.checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
 
@@ -96,31 +111,49 @@ class RunFolder:
         """The checkpoint files, oldest first."""
         return sorted((self.path / "checkpoints").glob("round-*.safetensors"))
 
-    def load_checkpoint(self, start: ServerState) -> tuple[ServerState, dict[str, Any]] | None:
+    def load_checkpoint(self, start: ServerState) -> tuple[ServerState, Facts] | None:
         """The newest checkpoint, fitted into the run's starting state; None if there is none yet."""
         files = self.checkpoints()
         if not files:
             return None
-        tensors, facts = read_tensors(files[-1])
+        tensors, facts = _read(files[-1])
         return _unpack(tensors, facts, start, files[-1]), facts
 
     # model
 
-    def save_model(self, state: ServerState, facts: dict[str, Any]) -> None:
+    def save_model(self, state: ServerState, facts: Facts) -> None:
         """The finished model: weights, and what is needed to use them."""
-        tensors = {name: t for name, t in _pack(state).items() if not name.startswith("slots/")}
-        write_tensors(self.model_file, tensors, facts | {"round": state.round_num})
+        write_tensors(self.model_file, _pack(replace(state, slots={})), facts.model_dump(mode="json"))
 
-    def load_model(self) -> tuple[Params, Tensor, dict[str, Any]]:
+    def load_model(self) -> tuple[Params, Tensor, Facts]:
         """θ, W and facts of the finished model, or of the newest checkpoint of an unfinished run."""
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
-            raise FedawsError(f"{self.path} has no model and no checkpoint yet")
-        tensors, facts = read_tensors(source)
-        if "W" not in tensors:
-            raise FedawsError(f"{source} has no class embeddings W; it is not a model")
+            raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
+        tensors, facts = _read(source)
+        W = tensors.get("W")
+        if W is None or W.ndim != 2:
+            raise damaged(source, "no matrix W of class embeddings in it")
         theta = {name.removeprefix("theta/"): t for name, t in tensors.items() if name.startswith("theta/")}
-        return theta, tensors["W"], facts
+        return theta, W, facts
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:
+    tensors, text = read_tensors(path)
+    try:
+        return tensors, Facts.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise damaged(path, f"its facts are wrong ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
+
+
+def _parse_row(line: str) -> dict[str, Any] | None:
+    """A row of metrics; None for a line that a crash cut short."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
 
 
 def _pack(state: ServerState) -> dict[str, Tensor]:
@@ -128,34 +161,30 @@ def _pack(state: ServerState) -> dict[str, Tensor]:
     return packed | {f"slots/{slot}/{k}": v for slot, params in state.slots.items() for k, v in params.items()}
 
 
-def _unpack(tensors: dict[str, Tensor], facts: dict[str, Any], start: ServerState, path: Path) -> ServerState:
+def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path) -> ServerState:
     """The state in a checkpoint, refused unless it has the run's own names, shapes and types."""
-    wanted = _pack(replace(start, slots={}))
-    found = {name: t for name, t in tensors.items() if not name.startswith("slots/")}
-    for name in wanted.keys() | found.keys():
-        if name not in found or name not in wanted or found[name].shape != wanted[name].shape:
-            got = tuple(found[name].shape) if name in found else "nothing"
-            want = tuple(wanted[name].shape) if name in wanted else "nothing"
-            raise FedawsError(f"{path} is of another run: {name!r} is {got}, wanted {want}")
-    device = start.W.device
-    slots: dict[str, Params] = {}
+    params = start.theta | {CLASS_MATRIX: start.W}
+    wanted, slots = _pack(start), dict[str, Params]()
     for name, tensor in tensors.items():
         if name.startswith("slots/"):
             _, slot, key = name.split("/", 2)
-            slots.setdefault(slot, {})[key] = tensor.to(device)
-    round_num, loss = facts.get("round"), facts.get("loss")
-    if not isinstance(round_num, int) or round_num < 0:
-        raise FedawsError(f"{path} is damaged: its round is {round_num!r}")
+            slots.setdefault(slot, {})[key] = tensor.to(start.W.device)
+            wanted[name] = params.get(key, tensor) if tensor.ndim else tensor  # a plain number is no parameter's
+    for name in sorted(wanted.keys() | tensors.keys()):
+        got, want = _kind(tensors.get(name)), _kind(wanted.get(name))
+        if got != want:
+            raise FedawsError(
+                f"{path} is of another run: {name!r} is {got}, wanted {want}; resume the run it belongs to"
+            )
     return replace(
         start,
-        round_num=round_num,
-        theta={k: tensors[f"theta/{k}"].to(device) for k in start.theta},
-        W=tensors["W"].to(device),
+        round_num=facts.round,
+        theta={k: tensors[f"theta/{k}"].to(start.W.device) for k in start.theta},
+        W=tensors["W"].to(start.W.device),
         slots=slots,
-        loss=float("nan") if loss is None else float(loss),
+        loss=facts.loss,
     )
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if torch.isfinite(torch.tensor(value)) else None
+def _kind(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"

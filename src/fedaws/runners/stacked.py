@@ -14,7 +14,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.runners.common import ClientData, blocks
 from fedaws.types import Broadcast, Params, RunClients, Update
 
-_CACHE = 12_000_000
+_CACHE = 16_000_000
 """Bytes of stacked parameters in a block: more falls out of the cache, less pays PyTorch's overhead too often."""
 
 

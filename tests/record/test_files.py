@@ -1,0 +1,154 @@
+"""Files are there whole or not at all, and are checked when read."""
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save, save_file
+
+from fedaws import FedawsError
+from fedaws.record.files import append_line, read_tensors, write_bytes, write_tensors, write_text
+
+TENSORS = {"W": torch.tensor([[0.1, 1e-30], [-0.0, 3e38]]), "theta/a.b": torch.arange(3.0)}
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(FedawsError) as refused:
+        action()
+    return str(refused.value)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
+    write_text(tmp_path / "a" / "b" / "file", "ünï")
+    assert (tmp_path / "a" / "b" / "file").read_text(encoding="utf-8") == "ünï"
+
+
+def test_a_full_disk_keeps_the_old_file_and_leaves_no_part_of_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_bytes(tmp_path / "file", b"old")
+    monkeypatch.setattr(os, "fsync", no_space)
+    message = refusal(lambda: write_bytes(tmp_path / "file", b"new"))
+    assert "file: No space left on device; make room" in message
+    assert files_below(tmp_path) == {"file"}
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_an_interruption_while_writing_leaves_no_part_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(tmp_path / "file", b"new")
+    assert files_below(tmp_path) == set()
+
+
+def test_what_a_killed_process_left_behind_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / ".file.partial").write_bytes(b"half of an old")  # the name under which a file is written
+    write_bytes(tmp_path / "file", b"new")
+    assert files_below(tmp_path) == {"file"}
+
+
+@pytest.mark.parametrize("write", [lambda p: write_bytes(p, b""), lambda p: append_line(p, "")])
+def test_a_path_below_a_file_is_refused(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    (tmp_path / "file").touch()
+    message = refusal(lambda: write(tmp_path / "file" / "below"))
+    assert "cannot write" in message
+    assert "choose another folder" in message
+
+
+def test_lines_are_added_at_the_end(tmp_path: Path) -> None:
+    for line in ("one", "two"):
+        append_line(tmp_path / "file", line)
+    assert (tmp_path / "file").read_text() == "one\ntwo\n"
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file.safetensors"
+    write_tensors(path, TENSORS, {"round": 3, "names": ["ü"]})
+    return path
+
+
+def test_tensors_come_back_with_the_same_bits(file: Path) -> None:
+    tensors, facts = read_tensors(file)
+    assert {k: t.view(torch.int32).tolist() for k, t in tensors.items()} == {
+        k: t.view(torch.int32).tolist() for k, t in TENSORS.items()
+    }
+    assert facts == '{"round": 3, "names": ["\\u00fc"]}'
+
+
+def test_transposed_tensors_come_back_as_they_look(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "t", {"W": TENSORS["W"].T}, {})
+    assert read_tensors(tmp_path / "t")[0]["W"].tolist() == TENSORS["W"].T.tolist()
+
+
+def test_there_is_no_pickle_in_it(file: Path) -> None:
+    assert b"\x80\x02" not in file.read_bytes()[:8]
+    assert file.read_bytes()[8:9] == b"{"  # safetensors: eight bytes of length, then JSON
+
+
+def test_a_file_cut_short_anywhere_is_refused(file: Path) -> None:
+    content = file.read_bytes()
+    for length in range(len(content)):
+        file.write_bytes(content[:length])
+        assert "is damaged" in refusal(lambda: read_tensors(file))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "does not exist" in refusal(lambda: read_tensors(tmp_path / "none"))
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert "is damaged" in refusal(lambda: read_tensors(tmp_path))
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_somebody_elses_safetensors_are_refused(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    save_file(TENSORS, tmp_path / "other", metadata)
+    assert "was not written by fedaws" in refusal(lambda: read_tensors(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    write_tensors(tmp_path / "bad", {"W": torch.tensor([1.0, value])}, {})
+    message = refusal(lambda: read_tensors(tmp_path / "bad"))
+    assert "NaN or infinite values in 'W'" in message
+    assert "fall back on an earlier one" in message
+
+
+WHOLE = save(TENSORS, {"format": "fedaws-1", "facts": "{}"})
+
+
+@given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=20))
+def test_a_damaged_file_is_refused_or_read_but_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
+) -> None:
+    damaged = bytearray(WHOLE)
+    for place, value in changes:
+        damaged[place % len(damaged)] = value
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    path.write_bytes(damaged)
+    with suppress(FedawsError):
+        read_tensors(path)

@@ -1,0 +1,199 @@
+"""The run folder: what it keeps, what it forgets, what it refuses."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaws import Config, FedawsError
+from fedaws.record.files import write_tensors
+from fedaws.record.folder import Facts, RunFolder
+from fedaws.types import ServerState
+
+FACTS = Facts(example_shape=(2,), example_dtype="float32")
+
+
+def state(round_num: int = 0, **slots: dict[str, torch.Tensor]) -> ServerState:
+    theta = {"a": torch.full((3, 2), float(round_num)), "b": torch.zeros(3)}
+    return ServerState(round_num, theta, torch.eye(4, 3) * (round_num + 1), slots=slots, loss=0.25)
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(FedawsError) as refused:
+        action()
+    return str(refused.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    run.create(Config())
+    return run
+
+
+def save(folder: RunFolder, at: ServerState) -> None:
+    folder.save_checkpoint(at, FACTS.model_copy(update={"round": at.round_num, "loss": at.loss}))
+
+
+# --- configuration --------------------------------------------------------------------------------------------------
+
+
+def test_the_configuration_comes_back(tmp_path: Path, tiny: Config) -> None:
+    RunFolder(tmp_path).create(tiny)
+    assert RunFolder(tmp_path).config() == tiny
+
+
+def test_a_folder_that_holds_a_run_is_not_started_again(folder: RunFolder) -> None:
+    message = refusal(lambda: folder.create(Config()))
+    assert "already holds a run" in message
+    assert "--resume" in message
+
+
+def test_a_folder_with_other_files_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    RunFolder(tmp_path).create(Config())
+    assert RunFolder(tmp_path).started
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    assert "is not a run folder" in refusal(RunFolder(tmp_path).config)
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+
+def test_rows_come_back_in_order(folder: RunFolder) -> None:
+    rows = [{"round": r, "loss": 1 / (r + 1)} for r in range(3)]
+    for row in rows:
+        folder.append_metrics(row)
+    assert folder.metrics() == rows
+    assert folder.metrics(up_to=1) == rows[:2]
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(folder: RunFolder) -> None:
+    folder.append_metrics({"round": 1})
+    with folder.metrics_file.open("a") as file:
+        file.write('{"round": 2, "lo')
+    assert folder.metrics() == [{"round": 1}]
+
+
+@pytest.mark.parametrize("line", ["5", "[]", "{}", '{"round": "two"}', "\x00\x00"])
+def test_a_line_that_is_no_row_is_left_out(folder: RunFolder, line: str) -> None:
+    folder.metrics_file.write_text(line + "\n")
+    assert folder.metrics(up_to=9) == []
+
+
+def test_rewinding_forgets_the_rows_after_a_round(folder: RunFolder) -> None:
+    for r in (1, 2, 3):
+        folder.append_metrics({"round": r})
+    assert folder.rewind_metrics(2) == [{"round": 1}, {"round": 2}]
+    folder.append_metrics({"round": 3, "again": True})
+    lines = folder.metrics_file.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"round": 1}, {"round": 2}, {"round": 3, "again": True}]
+
+
+def test_metrics_that_were_never_written_are_none(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).metrics() == []
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_checkpoint_at_first(folder: RunFolder) -> None:
+    assert folder.load_checkpoint(state()) is None
+
+
+def test_the_newest_checkpoint_comes_back_whole(folder: RunFolder) -> None:
+    slots = {"momentum": {"a": torch.ones(3, 2), "W": torch.ones(4, 3)}, "powers": {"a": torch.tensor(0.9)}}
+    save(folder, state(5))
+    save(folder, state(7, **slots))
+    found = folder.load_checkpoint(state())
+    assert found is not None
+    loaded, facts = found
+    assert (loaded.round_num, loaded.loss, facts.round) == (7, 0.25, 7)
+    assert loaded.W.equal(torch.eye(4, 3) * 8)
+    assert loaded.theta["a"].equal(torch.full((3, 2), 7.0))
+    assert loaded.slots["momentum"]["W"].equal(torch.ones(4, 3))
+    assert float(loaded.slots["powers"]["a"]) == pytest.approx(0.9)
+
+
+def test_the_two_newest_checkpoints_are_kept(folder: RunFolder) -> None:
+    for r in (1, 2, 10, 9_999_999):
+        save(folder, state(r))
+    assert [path.stem for path in folder.checkpoints()] == ["round-00000010", "round-09999999"]
+
+
+def test_when_the_newest_is_damaged_deleting_it_falls_back_on_the_one_before(folder: RunFolder) -> None:
+    save(folder, state(1))
+    save(folder, state(2))
+    newest = folder.checkpoints()[-1]
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert "delete it to fall back" in refusal(lambda: folder.load_checkpoint(state()))
+    newest.unlink()
+    found = folder.load_checkpoint(state())
+    assert found is not None
+    assert found[0].round_num == 1
+
+
+BASE = state()
+
+
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        (replace(BASE, W=torch.eye(5, 3)), "'W' is torch.float32 (5, 3), wanted torch.float32 (4, 3)"),
+        (replace(BASE, W=torch.eye(4, 3).double()), "'W' is torch.float64 (4, 3)"),
+        (replace(BASE, theta={"a": BASE.theta["a"]}), "'theta/b' is missing"),
+        (replace(BASE, theta={**BASE.theta, "c": torch.ones(1)}), "'theta/c' is torch.float32 (1,), wanted missing"),
+        (replace(BASE, theta={**BASE.theta, "b": torch.zeros(2)}), "'theta/b' is torch.float32 (2,)"),
+        (state(momentum={"b": torch.zeros(2)}), "'slots/momentum/b' is torch.float32 (2,)"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(folder: RunFolder, other: ServerState, part: str) -> None:
+    save(folder, other)
+    message = refusal(lambda: folder.load_checkpoint(state()))
+    assert "is of another run" in message
+    assert part in message
+
+
+@pytest.mark.parametrize("facts", [{}, [], {**FACTS.model_dump(), "round": -1}, {**FACTS.model_dump(), "round": "two"}])
+def test_a_checkpoint_without_sound_facts_is_refused(folder: RunFolder, facts: dict[str, object]) -> None:
+    path = folder.path / "checkpoints" / "round-00000001.safetensors"
+    write_tensors(path, {"W": torch.eye(4, 3), "theta/a": torch.ones(3, 2), "theta/b": torch.zeros(3)}, facts)
+    assert "its facts are wrong" in refusal(lambda: folder.load_checkpoint(state()))
+
+
+# --- model ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_finished_once_its_model_is_there(folder: RunFolder) -> None:
+    assert not folder.finished
+    folder.save_model(state(3), FACTS)
+    assert folder.finished
+
+
+def test_the_model_leaves_the_optimisers_memory_out(folder: RunFolder) -> None:
+    folder.save_model(state(3, momentum={"a": torch.ones(3, 2)}), FACTS)
+    theta, W, facts = folder.load_model()
+    assert set(theta) == {"a", "b"}
+    assert W.equal(torch.eye(4, 3) * 4)
+    assert facts.example_shape == (2,)
+
+
+def test_an_unfinished_run_gives_its_newest_checkpoint(folder: RunFolder) -> None:
+    save(folder, state(1))
+    save(folder, state(2))
+    assert folder.load_model()[2].round == 2
+
+
+def test_a_run_without_either_is_refused(folder: RunFolder) -> None:
+    assert "no model and no checkpoint yet" in refusal(folder.load_model)
+
+
+@pytest.mark.parametrize("tensors", [{"theta/a": torch.ones(2)}, {"W": torch.ones(3)}])
+def test_a_model_without_a_class_matrix_is_refused(folder: RunFolder, tensors: dict[str, torch.Tensor]) -> None:
+    write_tensors(folder.model_file, tensors, FACTS.model_dump())
+    assert "no matrix W" in refusal(folder.load_model)

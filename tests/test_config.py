@@ -1,0 +1,221 @@
+"""The configuration: what is accepted, how it is written down, and what a mistake is told as."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedaws import Config, FedawsError
+from fedaws.config import from_toml, load, parse, presets
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """The one line that a mistake is told as."""
+    with pytest.raises(FedawsError) as refused:
+        action()
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def override_refusal(*settings: str) -> str:
+    return refusal(lambda: Config().override(settings))
+
+
+# --- in and out -----------------------------------------------------------------------------------------------------
+
+
+def test_toml_gives_the_same_configuration_back(tiny: Config) -> None:
+    assert from_toml(tiny.to_toml(), "x") == tiny
+
+
+def test_settings_that_may_be_none_come_back_whether_they_are_or_not() -> None:
+    changed = Config().override(["clients.class_lr=0.5", "data.num_classes=12"])
+    assert from_toml(changed.to_toml(), "x") == changed
+    assert from_toml(Config().to_toml(), "x").clients.class_lr is None
+
+
+@given(
+    rounds=st.integers(1, 10**6),
+    lr=st.floats(1e-6, 1e6),
+    per_round=st.one_of(st.just("all"), st.integers(1, 10**6)),
+    hidden=st.lists(st.integers(1, 512), max_size=3),
+)
+def test_any_configuration_survives_toml(rounds: int, lr: float, per_round: int | str, hidden: list[int]) -> None:
+    cfg = parse(
+        {"train": {"rounds": rounds}, "clients": {"lr": lr, "per_round": per_round}, "model": {"hidden": hidden}}
+    )
+    assert from_toml(cfg.to_toml(), "x") == cfg
+
+
+def test_the_written_toml_has_every_section() -> None:
+    sections = {name for name, value in tomllib.loads(Config().to_toml()).items() if isinstance(value, dict)}
+    assert sections == {"data", "model", "clients", "server", "spread", "train"}
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Config().spread.weight = 3.0  # type: ignore[misc]
+
+
+def test_a_file_needs_to_hold_only_its_differences() -> None:
+    cfg = from_toml("[spread]\nweight = 3", "x")
+    assert cfg == Config().override(["spread.weight=3"])
+
+
+# --- presets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_parses_and_bears_its_own_name(name: str) -> None:
+    assert load(name).name == name
+
+
+def test_digits_and_synthetic_are_among_the_presets() -> None:
+    assert {"digits", "synthetic"} <= set(presets())
+
+
+def test_an_unknown_preset_names_the_known_ones() -> None:
+    message = refusal(lambda: load("digit"))
+    assert "'digit'" in message
+    assert "digits" in message
+    assert ".toml" in message
+
+
+def test_a_preset_is_preferred_to_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load("digits").name == "digits"
+
+
+# --- -s key=value ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "section", "key", "value"),
+    [
+        ("spread.weight=3", "spread", "weight", 3.0),
+        ("clients.per_round=all", "clients", "per_round", "all"),
+        ("clients.per_round=7", "clients", "per_round", 7),
+        ("clients.class_lr=none", "clients", "class_lr", None),
+        ("model.hidden=[5, 6]", "model", "hidden", (5, 6)),
+        ("model.hidden=[]", "model", "hidden", ()),
+        ("model.normalize=false", "model", "normalize", False),
+        ("data.name=some/place.npz", "data", "name", "some/place.npz"),
+        ("data.name=with=equals.npz", "data", "name", "with=equals.npz"),
+        (" spread.weight = 3 ", "spread", "weight", 3.0),
+        ('data.name="quoted.npz"', "data", "name", "quoted.npz"),
+        ("data.root=2024", "data", "root", "2024"),
+    ],
+)
+def test_a_setting_is_read_as_its_key_wants_it(setting: str, section: str, key: str, value: object) -> None:
+    assert getattr(getattr(Config().override([setting]), section), key) == value
+
+
+def test_the_last_of_two_settings_counts() -> None:
+    assert Config().override(["seed=1", "seed=2"]).seed == 2
+
+
+def test_overriding_leaves_the_original_alone(tiny: Config) -> None:
+    tiny.override(["seed=9"])
+    assert tiny.seed == 0
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("foo.bar=1", ["unknown key 'foo.bar'", "known here: name, seed, method, data"]),
+        ("spread.wieght=1", ["unknown key 'spread.wieght'", "did you mean 'spread.weight'?"]),
+        ("spread.xyz=1", ["unknown key 'spread.xyz'", "known here: regularizer, weight, margin"]),
+        ("spred.weight=1", ["unknown key 'spred.weight'", "did you mean 'spread'?"]),
+        ("seed.x=1", ["unknown key 'seed.x'"]),
+        ("=5", ["unknown key ''"]),
+        ("data=5", ["data is a table", "data.name"]),
+        ("spread.weight", ["wanted key=value", "-s spread.weight=10"]),
+        ("train.rounds=0", ["train.rounds: got 0", "greater than or equal to 1"]),
+        ("train.rounds=1.5", ["train.rounds: got 1.5", "wanted a valid integer"]),
+        ("train.rounds=ten", ["train.rounds: got 'ten'", "wanted a valid integer"]),
+        ("train.rounds=true", ["train.rounds: got True", "wanted a valid integer"]),
+        ("train.threads=100000", ["train.threads: got 100000", "1024"]),
+        ("clients.lr=fast", ["clients.lr: got 'fast'", "wanted a valid number"]),
+        ("clients.lr=-1", ["clients.lr: got -1", "a number greater than 0"]),
+        ("clients.lr=nan", ["clients.lr: got nan", "finite"]),
+        ("clients.lr=inf", ["clients.lr: got inf", "finite"]),
+        ("clients.lr=1e39", ["clients.lr: got 1e+39", "1000000000"]),
+        ("clients.margin=nan", ["clients.margin: got nan", "finite"]),
+        ("clients.momentum=1", ["clients.momentum: got 1", "less than 1"]),
+        ("spread.margin=3", ["spread.margin: got 3", "less than or equal to 2"]),
+        ("clients.per_round=foo", ["clients.per_round: got 'foo'; wanted a valid integer or 'all'"]),
+        ("spread.neighbors=0", ["spread.neighbors: got 0; wanted a number", "or 'auto' or 'all'"]),
+        ("method=fedsgd", ["method: got 'fedsgd'; wanted 'fedaws', 'positive-only'"]),
+        ("model.name=resnet", ["model.name: got 'resnet'; wanted 'mlp'"]),
+        ("model.hidden=5", ["model.hidden: got 5; wanted a list"]),
+        ("model.hidden=[5, 0]", ["model.hidden: got 0", "greater than or equal to 1"]),
+        ("model.normalize=maybe", ["model.normalize: got 'maybe'; wanted true or false"]),
+        ("name=../elsewhere", ["name: got '../elsewhere'", "letters, digits"]),
+        ("name=", ["name: got ''", "letters, digits"]),
+        ("seed=-1", ["seed: got -1", "greater than or equal to 0"]),
+        ("seed=none", ["seed: got None", "wanted a valid integer"]),
+    ],
+)
+def test_a_wrong_setting_is_told_with_what_was_got_and_wanted(setting: str, parts: list[str]) -> None:
+    message = override_refusal(setting)
+    for part in parts:
+        assert part in message
+
+
+def test_of_two_mistakes_only_the_first_is_told() -> None:
+    message = override_refusal("clients.lr=-1", "clients.margin=5")
+    assert message == "clients.lr: got -1; wanted a number greater than 0"
+
+
+@pytest.mark.parametrize("regularizer", ["nearest", "moments"])
+def test_a_regularizer_without_a_minimum_needs_unit_rows(regularizer: str) -> None:
+    message = override_refusal("model.normalize=false", f"spread.regularizer={regularizer}")
+    assert "model.normalize=true" in message
+
+
+def test_without_unit_rows_other_methods_may_name_any_regularizer() -> None:
+    cfg = Config().override(["method=fixed", "model.normalize=false", "spread.regularizer=nearest"])
+    assert cfg.method == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[data]\nnme = 'x'", ["here.toml", "unknown key 'data.nme'", "did you mean 'data.name'?"]),
+        ("[foo]\nx = 1", ["here.toml", "unknown key 'foo'", "known here"]),
+        ("[data.deep]\nx = 1", ["here.toml", "unknown key 'data.deep'"]),
+        ("data = 5", ["here.toml", "data: got 5; wanted a table"]),
+        ("[[data]]\nname = 'x'", ["here.toml", "wanted a table"]),
+        ("[train]\nrounds = '5'", ["here.toml", "train.rounds: got '5'; wanted a valid integer"]),
+        ("seed = 1\nx =\ny = 1", ["here.toml is not TOML", "line 2"]),
+        ("seed = 1\nseed = 2", ["here.toml is not TOML"]),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file(text: str, parts: list[str]) -> None:
+    message = refusal(lambda: from_toml(text, "here.toml"))
+    for part in parts:
+        assert part in message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    message = refusal(lambda: load(str(tmp_path / "none.toml")))
+    assert "none.toml: No such file" in message
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    assert "cannot read" in refusal(lambda: load(str(tmp_path / "bytes.toml")))
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    assert "cannot read" in refusal(lambda: load(str(tmp_path / "folder.toml")))
