@@ -400,8 +400,9 @@ def test_a_run_that_diverges_is_stopped_without_a_model(tiny: Config, tmp_path: 
 def test_a_step_to_infinity_leaves_neither_metrics_nor_checkpoint(
     tiny: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str
 ) -> None:
+    # The loss of a round is measured before its step and does not show it.
     def to_infinity(state: ServerState, *_: object, **__: object) -> ServerState:
-        return replace(state, round_num=1, W=state.W * torch.inf, loss=0.5)  # the loss is from before the step
+        return replace(state, round_num=state.round_num + 1, W=state.W * torch.inf, loss=0.5)
 
     monkeypatch.setattr("fedaws.run.run_round", to_infinity)
     cfg = tiny.override(["train.evaluate_every=9", "train.checkpoint_every=9", f"train.{every}=1"])

@@ -8,7 +8,8 @@ from typing import Any
 from fedaws.config import Config, parse
 from fedaws.core.methods import METHODS
 from fedaws.errors import FedawsError
-from fedaws.run import Metrics, Reporter, train
+from fedaws.record.journal import Metrics
+from fedaws.run import Reporter, train
 
 SHOWN = (
     "precision@1",

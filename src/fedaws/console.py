@@ -13,7 +13,8 @@ from rich.table import Column, Table
 
 from fedaws.compare import Histories, summarize
 from fedaws.core.methods import METHODS
-from fedaws.run import Metrics, Reporter
+from fedaws.record.journal import Metrics
+from fedaws.run import Reporter
 
 out = Console()
 err = Console(stderr=True)

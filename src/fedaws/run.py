@@ -1,6 +1,5 @@
 """A run from its configuration to its model: `train`, `load`, and the `Run` they give."""
 
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -11,12 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
+from fedaws.checks import check_loss, check_setup, check_weights, warn_of_collapse
 from fedaws.config import Config
 from fedaws.core.algorithm import run_round
 from fedaws.core.methods import method_of
-from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features, as_input
 from fedaws.data.hashing import hash64
@@ -24,15 +22,12 @@ from fedaws.errors import FedawsError
 from fedaws.evaluate import evaluate
 from fedaws.evaluate.measures import embed_all
 from fedaws.evaluate.precision import Ranking, rank
+from fedaws.memory import keep_freed_memory
 from fedaws.models import build_encoder, evaluating, example_shape_fits, trainable
 from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
-from fedaws.types import CLASS_MATRIX, Params, ServerState
-
-COLLAPSED = 0.95
-"""A largest class cosine above this is called a collapse."""
-
-Metrics = dict[str, Any]
+from fedaws.types import Params, ServerState
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -134,7 +129,7 @@ def train(
     if encoder is None:
         encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     data, encoder = data.to(device), encoder.to(device)
-    _check(cfg, data, encoder, reporter)
+    check_setup(cfg, data, encoder, reporter.on_warning)
     facts = Facts(
         example_shape=tuple(data.x.shape[1:]),
         example_dtype=_dtype_name(data.x),
@@ -143,12 +138,12 @@ def train(
         own_data=own_data,
     )
     place = None if folder is None else Path(folder)
-    record = _Record(cfg, facts, None if place is None else RunFolder(place))
-    state, history = record.open(initial_state(cfg, data, encoder), resume)
+    journal = Journal(cfg, facts, None if place is None else RunFolder(place))
+    state, history = journal.open(initial_state(cfg, data, encoder), resume)
     with evaluating(encoder):
-        state = _loop(cfg, data, encoder, state, record, history, reporter)
-    record.finish(state)
-    return Run(cfg, encoder, state.theta, state.W, record.facts(state), history, data, place)
+        state = _loop(cfg, data, encoder, state, journal, history, reporter)
+    journal.finish(state)
+    return Run(cfg, encoder, state.theta, state.W, journal.facts(state), history, data, place)
 
 
 def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
@@ -185,7 +180,7 @@ def _loop(
     data: FederatedData,
     encoder: nn.Module,
     state: ServerState,
-    record: "_Record",
+    journal: Journal,
     history: list[Metrics],
     reporter: Reporter,
 ) -> ServerState:
@@ -196,100 +191,27 @@ def _loop(
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
         started = time.perf_counter()
         state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True)
-        record.add(state.loss, time.perf_counter() - started)
+        journal.add(state.loss, time.perf_counter() - started)
         done = state.round_num
-        _check_loss(state.loss, done)
+        check_loss(state.loss, done)
         reporter.on_round(done, state.loss)
         if done % cfg.train.evaluate_every == 0 or done == cfg.train.rounds:
-            _check_weights(state)
-            row = record.measured(done, evaluate(encoder, state.theta, state.W, data.x_test, data.y_test, cfg))
+            check_weights(state)
+            row = journal.measured(done, evaluate(encoder, state.theta, state.W, data.x_test, data.y_test, cfg))
             history.append(row)
             reporter.on_metrics(row)
-            _warn_of_collapse(cfg, history, reporter)
+            warn_of_collapse(cfg, history, reporter.on_warning)
         stop = reporter.should_stop()
         if done % cfg.train.checkpoint_every == 0 or done == cfg.train.rounds or stop:
-            _check_weights(state)
-            record.checkpoint(state)
+            check_weights(state)
+            journal.checkpoint(state)
         if stop and done < cfg.train.rounds:
             raise Interrupted(done)
     return state
 
 
-def _check_loss(loss: float, round_num: int) -> None:
-    if not math.isfinite(loss):
-        raise FedawsError(
-            f"training diverged: the loss is {loss} in round {round_num}; lower clients.lr, server.lr or spread.weight"
-        )
-
-
-def _check_weights(state: ServerState) -> None:
-    """A last step to infinity does not show in its round's loss."""
-    for name, tensor in {CLASS_MATRIX: state.W, **state.theta}.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise FedawsError(
-                f"training diverged: {name} is not finite in round {state.round_num}; lower clients.lr or server.lr"
-            )
-
-
-class _Record:
-    """The run's folder, if it has one, and what is summed up between two rows of metrics."""
-
-    def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
-        self._cfg, self._facts, self._folder = cfg, facts, folder
-        self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
-
-    def open(self, state: ServerState, resume: bool) -> tuple[ServerState, list[Metrics]]:
-        """The state to start from and the metrics so far."""
-        folder = self._folder
-        if folder is None:
-            return state, []
-        if not (resume and folder.started):
-            folder.create(self._cfg)
-            return state, []
-        _same_config(self._cfg, folder.config(), folder.path)
-        found = folder.load_checkpoint(state)
-        if found is None:
-            return state, folder.rewind_metrics(0)
-        state, facts = found
-        _same_facts(self._facts, facts, folder.path)
-        self._loss_sum, self._rounds, self._seconds = facts.loss_sum, facts.loss_rounds, facts.seconds
-        history = folder.rewind_metrics(state.round_num)
-        if state.round_num >= self._cfg.train.rounds and not history:
-            raise FedawsError(
-                f"{folder.metrics_file} has lost its rows; delete the newest checkpoint to make them again"
-            )
-        return state, history
-
-    def add(self, loss: float, seconds: float) -> None:
-        self._loss_sum, self._rounds, self._seconds = self._loss_sum + loss, self._rounds + 1, self._seconds + seconds
-
-    def measured(self, round_num: int, measures: dict[str, float]) -> Metrics:
-        row = {
-            "round": round_num,
-            "loss": self._loss_sum / self._rounds,
-            **measures,
-            "seconds": round(self._seconds, 3),
-        }
-        self._loss_sum, self._rounds = 0.0, 0
-        if self._folder is not None:
-            self._folder.append_metrics(row)
-        return row
-
-    def checkpoint(self, state: ServerState) -> None:
-        if self._folder is not None:
-            self._folder.save_checkpoint(state, self.facts(state))
-
-    def finish(self, state: ServerState) -> None:
-        if self._folder is not None:
-            self._folder.save_model(state, self.facts(state))
-
-    def facts(self, state: ServerState) -> Facts:
-        """What a reader of this state needs to know beside its tensors."""
-        sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds}
-        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **sums})
-
-
 def _prepare(cfg: Config) -> torch.device:
+    keep_freed_memory()
     if cfg.train.threads != "auto":
         torch.set_num_threads(cfg.train.threads)
     name = cfg.train.device
@@ -301,71 +223,3 @@ def _prepare(cfg: Config) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise FedawsError(f"train.device={name} cannot be used: {reason}; set train.device=cpu") from None
-
-
-def _check(cfg: Config, data: FederatedData, encoder: nn.Module, reporter: Reporter) -> None:
-    """What only data and encoder together can show to be wrong."""
-    example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
-    method = method_of(cfg)
-    several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
-    if method.rows != "all" and several:
-        raise FedawsError(
-            f"method={cfg.method} needs clients of one class; set data.classes_per_client=1 or method=fedavg"
-        )
-    if any(True for _ in encoder.buffers()):
-        reporter.on_warning("the encoder has buffers (such as BatchNorm's statistics): they stay as they are now")
-    if any(isinstance(module, _DropoutNd) for module in encoder.modules()):
-        reporter.on_warning("the encoder has dropout: it is off, as the encoder runs in its eval mode")
-    if not method.spread:
-        return
-    if cfg.spread.regularizer != "moments":
-        k = resolve_neighbors(cfg.spread, data.num_classes)
-        available = data.num_classes if cfg.spread.candidates == "all" else min(cfg.spread.candidates, data.num_classes)
-        if k != "all" and k >= available:
-            raise FedawsError(
-                f"spread.neighbors={k} needs at least {k + 1} candidates, got {available}; "
-                "lower spread.neighbors or raise spread.candidates"
-            )
-    reachable = reachable_margin(data.num_classes, cfg.model.embedding_dim)
-    if cfg.spread.regularizer == "margin" and cfg.spread.margin > reachable + 1e-9:
-        reporter.on_warning(
-            f"spread.margin={cfg.spread.margin:g} is out of reach: {data.num_classes} classes in "
-            f"{cfg.model.embedding_dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
-        )
-
-
-def _client_of_each(data: FederatedData) -> Tensor:
-    return torch.arange(len(data.class_of), device=data.y.device).repeat_interleave(data.num_examples)
-
-
-def _warn_of_collapse(cfg: Config, history: list[Metrics], reporter: Reporter) -> None:
-    """Once per run, when the largest cosine first passes the line."""
-    collapsed = [row["max_cosine"] > COLLAPSED for row in history]
-    if collapsed[-1] and sum(collapsed) == 1:
-        row = history[-1]
-        cure = "raise spread.weight" if method_of(cfg).spread else "method=fedaws keeps them apart"
-        reporter.on_warning(
-            f"classes have collapsed: largest cosine {row['max_cosine']:.3f} in round {row['round']} ({cure})"
-        )
-
-
-def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
-    for key in ("example_shape", "example_dtype", "class_names", "own_encoder", "own_data"):
-        ours, theirs = getattr(given, key), getattr(saved, key)
-        if ours != theirs:
-            raise FedawsError(
-                f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data and encoder"
-            )
-
-
-def _same_config(given: Config, saved: Config, path: Path) -> None:
-    ours, theirs = given.model_dump(), saved.model_dump()
-    for section in ours:
-        pairs = [(section, ours[section], theirs[section])]
-        if isinstance(ours[section], dict):
-            pairs = [(f"{section}.{key}", value, theirs[section][key]) for key, value in ours[section].items()]
-        for key, value, old in pairs:
-            if value != old:
-                raise FedawsError(
-                    f"{path} was started with {key}={old}, now it is {value}; resume with the same settings"
-                )

@@ -1,0 +1,83 @@
+"""What only data, encoder and configuration together can show to be wrong, and what training may run into."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fedaws.config import Config
+from fedaws.core.methods import method_of
+from fedaws.core.spreadout import reachable_margin, resolve_neighbors
+from fedaws.data.federated import FederatedData, as_input
+from fedaws.errors import FedawsError
+from fedaws.models import example_shape_fits
+from fedaws.types import CLASS_MATRIX, ServerState
+
+Warn = Callable[[str], None]
+
+COLLAPSED = 0.95
+"""A largest class cosine above this is called a collapse."""
+
+
+def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
+    """Refuse what cannot train, warn of what will not train well."""
+    example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
+    method = method_of(cfg)
+    several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
+    if method.rows != "all" and several:
+        raise FedawsError(
+            f"method={cfg.method} needs clients of one class; set data.classes_per_client=1 or method=fedavg"
+        )
+    if any(True for _ in encoder.buffers()):
+        warn("the encoder has buffers (such as BatchNorm's statistics): they stay as they are now")
+    if any(isinstance(module, _DropoutNd) for module in encoder.modules()):
+        warn("the encoder has dropout: it is off, as the encoder runs in its eval mode")
+    if not method.spread:
+        return
+    if cfg.spread.regularizer != "moments":
+        k = resolve_neighbors(cfg.spread, data.num_classes)
+        available = data.num_classes if cfg.spread.candidates == "all" else min(cfg.spread.candidates, data.num_classes)
+        if k != "all" and k >= available:
+            raise FedawsError(
+                f"spread.neighbors={k} needs at least {k + 1} candidates, got {available}; "
+                "lower spread.neighbors or raise spread.candidates"
+            )
+    reachable = reachable_margin(data.num_classes, cfg.model.embedding_dim)
+    if cfg.spread.regularizer == "margin" and cfg.spread.margin > reachable + 1e-9:
+        warn(
+            f"spread.margin={cfg.spread.margin:g} is out of reach: {data.num_classes} classes in "
+            f"{cfg.model.embedding_dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
+        )
+
+
+def _client_of_each(data: FederatedData) -> Tensor:
+    return torch.arange(len(data.class_of), device=data.y.device).repeat_interleave(data.num_examples)
+
+
+def warn_of_collapse(cfg: Config, history: list[dict[str, Any]], warn: Warn) -> None:
+    """Once per run, when the largest cosine first passes the line."""
+    collapsed = [row["max_cosine"] > COLLAPSED for row in history]
+    if collapsed[-1] and sum(collapsed) == 1:
+        row = history[-1]
+        cure = "raise spread.weight" if method_of(cfg).spread else "method=fedaws keeps them apart"
+        warn(f"classes have collapsed: largest cosine {row['max_cosine']:.3f} in round {row['round']} ({cure})")
+
+
+def check_loss(loss: float, round_num: int) -> None:
+    """Stop a run that has diverged."""
+    if not math.isfinite(loss):
+        raise FedawsError(
+            f"training diverged: the loss is {loss} in round {round_num}; lower clients.lr, server.lr or spread.weight"
+        )
+
+
+def check_weights(state: ServerState) -> None:
+    """A last step to infinity does not show in its round's loss."""
+    for name, tensor in {CLASS_MATRIX: state.W, **state.theta}.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise FedawsError(
+                f"training diverged: {name} is not finite in round {state.round_num}; lower clients.lr or server.lr"
+            )

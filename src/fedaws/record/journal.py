@@ -1,0 +1,95 @@
+"""What a run writes down as it goes: its folder, if it has one, and the sums between two rows of metrics."""
+
+from pathlib import Path
+from typing import Any
+
+from fedaws.config import Config
+from fedaws.errors import FedawsError
+from fedaws.record.folder import Facts, RunFolder
+from fedaws.types import ServerState
+
+Metrics = dict[str, Any]
+
+
+class Journal:
+    """Opens or resumes the folder, adds up the rounds, writes rows, checkpoints and the model."""
+
+    def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
+        self._cfg, self._facts, self._folder = cfg, facts, folder
+        self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
+
+    def open(self, state: ServerState, resume: bool) -> tuple[ServerState, list[Metrics]]:
+        """The state to start from and the metrics so far."""
+        folder = self._folder
+        if folder is None:
+            return state, []
+        if not (resume and folder.started):
+            folder.create(self._cfg)
+            return state, []
+        _same_config(self._cfg, folder.config(), folder.path)
+        found = folder.load_checkpoint(state)
+        if found is None:
+            return state, folder.rewind_metrics(0)
+        state, facts = found
+        _same_facts(self._facts, facts, folder.path)
+        self._loss_sum, self._rounds, self._seconds = facts.loss_sum, facts.loss_rounds, facts.seconds
+        history = folder.rewind_metrics(state.round_num)
+        if state.round_num >= self._cfg.train.rounds and not history:
+            raise FedawsError(
+                f"{folder.metrics_file} has lost its rows; delete the newest checkpoint to make them again"
+            )
+        return state, history
+
+    def add(self, loss: float, seconds: float) -> None:
+        """Count a round."""
+        self._loss_sum, self._rounds, self._seconds = self._loss_sum + loss, self._rounds + 1, self._seconds + seconds
+
+    def measured(self, round_num: int, measures: dict[str, float]) -> Metrics:
+        """The row of an evaluated round, written."""
+        row = {
+            "round": round_num,
+            "loss": self._loss_sum / self._rounds,
+            **measures,
+            "seconds": round(self._seconds, 3),
+        }
+        self._loss_sum, self._rounds = 0.0, 0
+        if self._folder is not None:
+            self._folder.append_metrics(row)
+        return row
+
+    def checkpoint(self, state: ServerState) -> None:
+        """Keep the state."""
+        if self._folder is not None:
+            self._folder.save_checkpoint(state, self.facts(state))
+
+    def finish(self, state: ServerState) -> None:
+        """Write the model."""
+        if self._folder is not None:
+            self._folder.save_model(state, self.facts(state))
+
+    def facts(self, state: ServerState) -> Facts:
+        """What a reader of this state needs to know beside its tensors."""
+        sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds}
+        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **sums})
+
+
+def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
+    for key in ("example_shape", "example_dtype", "class_names", "own_encoder", "own_data"):
+        ours, theirs = getattr(given, key), getattr(saved, key)
+        if ours != theirs:
+            raise FedawsError(
+                f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data and encoder"
+            )
+
+
+def _same_config(given: Config, saved: Config, path: Path) -> None:
+    ours, theirs = given.model_dump(), saved.model_dump()
+    for section in ours:
+        pairs = [(section, ours[section], theirs[section])]
+        if isinstance(ours[section], dict):
+            pairs = [(f"{section}.{key}", value, theirs[section][key]) for key, value in ours[section].items()]
+        for key, value, old in pairs:
+            if value != old:
+                raise FedawsError(
+                    f"{path} was started with {key}={old}, now it is {value}; resume with the same settings"
+                )
