@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "console": BASE | {"core", "record", "run", "compare"},
     "cli": BASE | {"memory", "core", "record", "run", "compare", "console"},
     "presets": set(),
-    "__init__": BASE | {"data", "run"},
+    "__init__": BASE | {"core", "data", "run"},
+    "__main__": {"cli"},
 }
 
 

@@ -1,5 +1,6 @@
 """`train`, `load` and the `Run` they give: resuming, loading, classifying, and what is refused."""
 
+import copy
 import errno
 import json
 import os
@@ -468,7 +469,8 @@ def test_dropout_is_off_and_warned_of() -> None:
     torch.manual_seed(0)
     layers = [nn.Linear(6, 8), nn.Linear(8, 4)]
     with_dropout = nn.Sequential(layers[0], nn.Dropout(0.5), layers[1])
-    plain = fedaws.train(own_data(), nn.Sequential(layers[0], nn.Identity(), layers[1]), own_config())
+    without = nn.Sequential(copy.deepcopy(layers[0]), nn.Identity(), copy.deepcopy(layers[1]))
+    plain = fedaws.train(own_data(), without, own_config())
     with pytest.warns(UserWarning, match="dropout"):
         run = fedaws.train(own_data(), with_dropout, own_config())
     assert bits(run) == bits(plain)

@@ -23,7 +23,7 @@ from fedaws.evaluate import evaluate
 from fedaws.evaluate.measures import embed_all
 from fedaws.evaluate.precision import Ranking, rank
 from fedaws.memory import keep_freed_memory
-from fedaws.models import build_encoder, evaluating, example_shape_fits, trainable
+from fedaws.models import build_encoder, evaluating, example_shape_fits, set_weights, trainable
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
@@ -143,6 +143,7 @@ def train(
     with evaluating(encoder):
         state = _loop(cfg, data, encoder, state, journal, history, reporter)
     journal.finish(state)
+    set_weights(encoder, state.theta)
     return Run(cfg, encoder, state.theta, state.W, journal.facts(state), history, data, place)
 
 
@@ -160,6 +161,7 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
     expected = {name: p.shape for name, p in trainable(encoder).items()}
     if expected != {name: t.shape for name, t in theta.items()} or W.shape[1] != cfg.model.embedding_dim:
         raise FedawsError(f"the weights in {folder} do not fit the encoder; give the one it was trained with")
+    set_weights(encoder, theta)
     return Run(cfg, encoder, theta, W, facts, record.metrics(), folder=record.path)
 
 

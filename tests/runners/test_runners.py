@@ -122,3 +122,21 @@ def test_rounds_keep_no_graph_and_no_growing_state() -> None:
         state = train(data, encoder, config(runner, "fedaws", clients), 3)
         assert not any(t.requires_grad for t in [state.W, *state.theta.values()])
         assert set(state.slots) == {"momentum"}
+
+
+class WithIdleWeight(nn.Module):
+    """An encoder with a parameter that takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = nn.Linear(10, 8), nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+def test_every_runner_leaves_an_idle_parameter_alone() -> None:
+    data, clients = make_data(), ClientsConfig(examples_per_step=4, lr=0.1)
+    for runner in ("serial", "pooled", "stacked"):
+        state = train(data, WithIdleWeight(), config(runner, "fedaws", clients), 2)
+        assert state.theta["idle"].tolist() == [1.0, 1.0]

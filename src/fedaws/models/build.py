@@ -27,6 +27,13 @@ def trainable(encoder: nn.Module) -> Params:
     return {name: p for name, p in encoder.named_parameters() if p.requires_grad}
 
 
+@torch.no_grad()
+def set_weights(encoder: nn.Module, theta: Params) -> None:
+    """Give the module the trained θ, so that it can be used by itself."""
+    for name, parameter in trainable(encoder).items():
+        parameter.copy_(theta[name])
+
+
 @contextmanager
 def evaluating(encoder: nn.Module) -> Iterator[None]:
     """Inside, the encoder is a function of its input and θ: no dropout, batch statistics as they are."""

@@ -62,6 +62,6 @@ def _pass(
     with torch.enable_grad():
         risks = (loss_of(theta, rows[:, None], x, y).view_as(share) * share).sum(1)
         wanted = [*theta.values(), rows] if train_rows else [*theta.values()]
-        gradients = torch.autograd.grad((risks * omega).sum(), wanted)
+        gradients = torch.autograd.grad((risks * omega).sum(), wanted, materialize_grads=True)
     row_gradient = gradients[-1] / omega[:, None] if train_rows else None
     return dict(zip(theta, gradients, strict=False)), row_gradient, risks.detach()

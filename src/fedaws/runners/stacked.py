@@ -39,4 +39,4 @@ def stacked(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
 def _block_size(cfg: Config, theta: Params) -> int:
     if cfg.train.block != "auto":
         return cfg.train.block
-    return max(8, _CACHE // sum(p.nbytes for p in theta.values()))
+    return max(8, _CACHE // max(1, sum(p.nbytes for p in theta.values())))
