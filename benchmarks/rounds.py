@@ -90,7 +90,7 @@ def measure(clients: int, steps: int) -> None:
             "clients": run_runner,
             "round": whole_round,
         },
-        turns=5 if clients > 100 else 9,
+        turns=12 if clients > 100 else 40,
     )
     ratio = f"  {times['clients'] / times['bare']:5.2f} x the bare pass" if steps == 1 else ""
     print(

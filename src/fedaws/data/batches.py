@@ -40,12 +40,11 @@ class BatchPlan:
         """The cohort's batches of a round."""
         clients = clients.cpu()
         steps = [self._step(clients, round_num * self._steps + e) for e in range(self._steps)]
-        numbers = torch.stack(steps, dim=1)
-        count = self._counts[clients].clamp_max(self._batch)
-        share = (1.0 / count)[:, None, None].expand(numbers.shape)
-        if self._ragged:
-            share = share * (torch.arange(self._batch) < count[:, None, None])
-        return Batches(numbers, share)
+        numbers = torch.stack(steps, dim=1) if self._steps > 1 else steps[0][:, None]
+        if not self._ragged:
+            return Batches(numbers, torch.tensor(1 / self._batch).expand(numbers.shape))
+        count = self._counts[clients].clamp_max(self._batch)[:, None, None]
+        return Batches(numbers, ((torch.arange(self._batch) < count) / count).expand(numbers.shape))
 
     def _step(self, clients: Tensor, step: int) -> Tensor:
         per_epoch = self._per_epoch[clients]
@@ -55,14 +54,14 @@ class BatchPlan:
         within = torch.arange(self._batch)
         if self._ragged:  # padding repeats the client's last example, with share 0
             within = torch.minimum(within, self._counts[clients][:, None] - 1)
-        return self._order[first + within]
+        return self._order.take(first + within)
 
     def _reshuffle(self, clients: Tensor, epoch: Tensor) -> None:
         """Give the clients that enter a new epoch its order; those that use all they have need none."""
         stale = (self._epoch[clients] != epoch) & (self._counts[clients] > self._batch)
-        clients, epoch = clients[stale], epoch[stale]
-        if not len(clients):
+        if not stale.any():
             return
+        clients, epoch = clients[stale], epoch[stale]
         self._epoch[clients] = epoch
         counts = self._counts[clients]
         segment = torch.arange(len(clients)).repeat_interleave(counts)

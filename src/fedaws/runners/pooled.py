@@ -23,7 +23,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.runners.common import ClientData, Examples, blocks
 from fedaws.types import Broadcast, Params, RunClients, Update
 
-_EXAMPLES = 8192
+_EXAMPLES = 16384
 """Examples in a micro-batch: activations stay in cache, and PyTorch's overhead is paid rarely."""
 
 
