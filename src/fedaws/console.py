@@ -159,10 +159,10 @@ def comparison_table(histories: Histories, title: str) -> Table:
     table = Table(title=escape(title), caption=caption)
     table.add_column("method")
     table.add_column("")
-    for name in ("precision@1 %", "largest cosine", "separation"):
+    for name in ("P@1 (%)", "largest cosine", "separation"):
         table.add_column(name, justify="right")
     for method, measures in summarize(histories).items():
-        shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".3f"), ("min_separation", 1, ".3f")]
+        shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
         cells = [_mean_and_spread(measures[name], factor, form, seeds) for name, factor, form in shown]
         table.add_row(method, METHODS[method].role, *cells)
     return table

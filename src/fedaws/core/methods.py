@@ -22,7 +22,7 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "fedaws": Method("the paper's method", "positive-hinge", "own", spread=True),
+    "fedaws": Method("the paper's", "positive-hinge", "own", spread=True),
     "positive-only": Method("Baseline-1", "positive-hinge", "own"),
     "fixed": Method("Baseline-2", "positive-hinge", "fixed"),
     "softmax": Method("oracle", "softmax", "all"),
