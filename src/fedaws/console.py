@@ -159,7 +159,7 @@ def comparison_table(histories: Histories, title: str) -> Table:
     table = Table(title=escape(title), caption=caption)
     table.add_column("method")
     table.add_column("")
-    for name in ("P@1 (%)", "largest cosine", "separation"):
+    for name in ("precision@1 (%)", "largest cosine", "separation"):
         table.add_column(name, justify="right")
     for method, measures in summarize(histories).items():
         shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
