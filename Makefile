@@ -14,7 +14,7 @@ $(DONE): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(DONE)      ## classes collapse without spreadout and stay apart with it: handwritten digits, two minutes
+demo: $(DONE)      ## classes collapse without spreadout and stay apart with it: handwritten digits, a minute
 	$(BIN)/fedaws compare digits --methods positive-only,fixed,fedaws,softmax --seeds 3
 
 check: $(DONE)     ## format, lint, types

@@ -219,3 +219,18 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     assert "cannot read" in refusal(lambda: load(str(tmp_path / "folder.toml")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (["spread.candidates=100"], "has no effect on all pairs"),
+        (["spread.regularizer=nearest", "spread.neighbors=all", "spread.candidates=100"], "has no effect on all pairs"),
+        (["server.optimizer=adam", "server.momentum=0.9"], "server.momentum=0.9 has no effect"),
+        (["clients.optimizer=adagrad", "clients.momentum=0.5"], "clients.momentum=0.5 has no effect"),
+        (["model.normalize=false", "spread.center=true"], "needs unit rows"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(settings: list[str], complaint: str) -> None:
+    with pytest.raises(FedawsError, match=complaint):
+        Config().override(settings)

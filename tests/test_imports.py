@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": BASE,
     "core": BASE,
     "runners": BASE | {"core", "data"},
-    "evaluate": BASE | {"core", "data"},
+    "evaluate": BASE | {"core", "data", "models"},
     "record": BASE,
     "checks": BASE | {"data", "models", "core"},
     "run": BASE | {"checks", "memory", "data", "models", "core", "runners", "evaluate", "record"},

@@ -624,3 +624,36 @@ def test_a_model_of_bytes_wants_bytes(tmp_path: Path) -> None:
     loaded = fedaws.load(tmp_path)
     assert loaded.identify(x).classes.shape == (30, 1)
     assert "x is float32, the model was trained on uint8" in refusal(lambda: loaded.identify(x.float()))
+
+
+def test_an_encoder_that_mixes_the_examples_of_a_batch_is_refused() -> None:
+    cfg = Config().override(["train.rounds=2", "model.embedding_dim=6"])
+    assert "mixes the examples" in refusal(lambda: fedaws.train(own_data(), _Centred(), cfg))
+
+
+class _Centred(nn.Module):
+    """Subtracts the batch's mean: each example sees the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(0) + 0.1) * self.scale
+
+
+def test_divergence_without_normalisation_is_told_in_one_line() -> None:
+    cfg = own_config("model.normalize=false", "clients.lr=1000000", "train.rounds=50")
+    assert "training diverged" in refusal(lambda: fedaws.train(own_data(), own_encoder(), cfg))
+
+
+def test_fedavg_of_clients_with_one_class_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="method=fedavg is method=softmax"):
+        fedaws.train(own_data(), own_encoder(), own_config("method=fedavg"))
+
+
+def test_a_layer_that_was_in_eval_mode_stays_there() -> None:
+    encoder = own_encoder()
+    encoder[1].eval()
+    fedaws.train(own_data(), encoder, own_config("train.rounds=1"))
+    assert [module.training for module in encoder] == [True, False, True]

@@ -13,8 +13,8 @@ from fedaws.core.methods import method_of
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.errors import FedawsError
-from fedaws.models import example_shape_fits
-from fedaws.types import CLASS_MATRIX, ServerState
+from fedaws.models import example_shape_fits, mixes_examples
+from fedaws.types import ServerState
 
 Warn = Callable[[str], None]
 
@@ -31,6 +31,13 @@ def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn
         raise FedawsError(
             f"method={cfg.method} needs clients of one class; set data.classes_per_client=1 or method=fedavg"
         )
+    if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
+        raise FedawsError(
+            "the encoder mixes the examples of a batch (such as BatchNorm without running statistics), which would let "
+            "clients see each other; use GroupNorm or LayerNorm"
+        )
+    if cfg.method == "fedavg" and not several:
+        warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
     if any(True for _ in encoder.buffers()):
         warn("the encoder has buffers (such as BatchNorm's statistics): they stay as they are now")
     if any(isinstance(module, _DropoutNd) for module in encoder.modules()):
@@ -46,7 +53,7 @@ def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn
                 "lower spread.neighbors or raise spread.candidates"
             )
     reachable = reachable_margin(data.num_classes, cfg.model.embedding_dim)
-    if cfg.spread.regularizer == "margin" and cfg.spread.margin > reachable + 1e-9:
+    if cfg.model.normalize and cfg.spread.regularizer == "margin" and cfg.spread.margin > reachable + 1e-9:
         warn(
             f"spread.margin={cfg.spread.margin:g} is out of reach: {data.num_classes} classes in "
             f"{cfg.model.embedding_dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
@@ -76,7 +83,7 @@ def check_loss(loss: float, round_num: int) -> None:
 
 def check_weights(state: ServerState) -> None:
     """A last step to infinity does not show in its round's loss."""
-    for name, tensor in {CLASS_MATRIX: state.W, **state.theta}.items():
+    for name, tensor in [("W", state.W), *state.theta.items()]:
         if not bool(torch.isfinite(tensor).all()):
             raise FedawsError(
                 f"training diverged: {name} is not finite in round {state.round_num}; lower clients.lr or server.lr"

@@ -64,7 +64,7 @@ class ClientsConfig(Section):
     examples_per_step: Count | Literal["all"] = 16
     local_steps: Count = 1
     lr: Positive = 0.3
-    class_lr: NonNegative | None = None  # step on w_i, and η of the spreadout step; None: lr
+    class_lr: NonNegative | None = None  # step on the own row w_i, and η of the spreadout step; None: lr
     optimizer: OptimizerName = "sgd"
     momentum: Fraction = 0.0
     margin: Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)] = 0.9
@@ -84,7 +84,7 @@ class SpreadConfig(Section):
     """The server-side step that keeps the classes apart."""
 
     regularizer: Literal["margin", "nearest", "moments"] = "margin"  # eq. (6), eq. (7), first and second moment
-    weight: NonNegative = 10.0  # λ
+    weight: NonNegative = 10.0  # λ of the pairs; center and whiten have none
     margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = (
         1.0  # ν, a cosine distance: none is above 2
     )
@@ -125,11 +125,24 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        if not self.model.normalize and self.method == "fedaws" and self.spread.regularizer != "margin":
+        spread, on_the_sphere = self.spread, self.spread.center or self.spread.whiten
+        if not self.model.normalize and self.method == "fedaws" and (spread.regularizer != "margin" or on_the_sphere):
             raise ValueError(
-                f"spread.regularizer={self.spread.regularizer} needs unit rows (it has no minimum without them); "
-                "set model.normalize=true or spread.regularizer=margin"
+                f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten} "
+                "needs unit rows (it has no minimum without them); set model.normalize=true, or regularizer=margin alone"
             )
+        all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
+        if all_pairs and spread.candidates != "all":
+            raise ValueError(
+                f"spread.candidates={spread.candidates} has no effect on all pairs; "
+                "set spread.neighbors to mine among them"
+            )
+        for name, section in (("server", self.server), ("clients", self.clients)):
+            if section.momentum and section.optimizer != "sgd":
+                raise ValueError(
+                    f"{name}.momentum={section.momentum} has no effect on {name}.optimizer={section.optimizer}; "
+                    f"set {name}.momentum=0 or {name}.optimizer=sgd"
+                )
         return self
 
     @property

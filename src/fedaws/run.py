@@ -69,9 +69,7 @@ class Run:
 
     def embed(self, x: Any) -> Tensor:
         """g(x) of examples [B, …], NumPy or torch; [B, d]."""
-        x = self._checked(x)
-        with evaluating(self.encoder):
-            return embed_all(self.encoder, self.theta, x, self.config.model.normalize)
+        return embed_all(self.encoder, self.theta, self._checked(x), self.config.model.normalize)
 
     def identify(self, x: Any, k: int = 1) -> Ranking:
         """The k most likely classes of each example, and their scores."""

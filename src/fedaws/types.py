@@ -7,8 +7,8 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 
-CLASS_MATRIX = "W"
-"""Name under which the oracles' clients, who see all of W, find it among the shared parameters."""
+CLASS_MATRIX = "<W>"
+"""Name (which no module can have) of W among the shared parameters of the oracles, whose clients see all of it."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedaws.core.algorithm import broadcast, finish_round, run_round, sample_cli
 from fedaws.core.losses import positive_hinge
 from fedaws.data import FederatedData, from_arrays
 from fedaws.runners import make_runner
-from fedaws.types import Broadcast, Params, ServerState, Update
+from fedaws.types import CLASS_MATRIX, Broadcast, Params, ServerState, Update
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -80,8 +80,8 @@ def test_several_clients_of_one_class_are_each_sent_its_row() -> None:
 
 def test_only_an_oracle_is_sent_all_rows() -> None:
     state = make_state()
-    assert "W" not in broadcast(state, torch.tensor([0])).theta
-    assert torch.equal(broadcast(state, torch.tensor([0]), all_rows=True).theta["W"], state.W)
+    assert CLASS_MATRIX not in broadcast(state, torch.tensor([0])).theta
+    assert torch.equal(broadcast(state, torch.tensor([0]), all_rows=True).theta[CLASS_MATRIX], state.W)
 
 
 @pytest.mark.parametrize("runner", ["serial", "pooled", "stacked"])
@@ -155,6 +155,37 @@ def test_spreadout_moves_an_absent_clients_row() -> None:
     update = Update(torch.tensor([0]), {"bias": torch.zeros(1)}, W[:1], torch.ones(1), torch.zeros(1))
     after = finish_round(state, [update], config("fedaws"), rng())
     assert not torch.equal(after.W[1], W[1])
+
+
+@pytest.mark.parametrize("regularizer", ["margin", "nearest", "moments"])
+def test_a_round_without_any_answer_goes_by_under_every_regulariser(regularizer: str) -> None:
+    cfg = config("fedaws", spread=SpreadConfig(regularizer=regularizer, neighbors="auto"))
+    after = finish_round(make_state(), [], cfg, rng())
+    torch.testing.assert_close(after.W.norm(dim=1), torch.ones(4))
+
+
+def test_rows_that_left_for_infinity_are_handed_on_for_the_caller_to_see() -> None:
+    state, cfg = make_state(), config("fedaws", model=ModelConfig(embedding_dim=3, normalize=False))
+    after = finish_round(state, [update_of(1, 0.5, torch.full((3,), 1e30))], cfg, rng())
+    assert after.W[1].tolist() == pytest.approx([1e30] * 3)
+
+
+class WithParameterW(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.eye(6)[:4].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.W.T
+
+
+@pytest.mark.parametrize("method", ["fixed", "fedaws", "softmax"])
+def test_an_encoder_may_have_a_parameter_called_w(method: str) -> None:
+    data, encoder = make_data(classes=4), WithParameterW()
+    state = start(data, encoder)
+    after = run(state, data, encoder, config(method), 3)
+    assert torch.equal(after.W, state.W) is (method == "fixed")
+    assert not torch.equal(after.theta["W"], state.theta["W"])
 
 
 def test_finish_round_leaves_the_old_state_alone_unless_told_to_reuse_it() -> None:

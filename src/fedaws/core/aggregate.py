@@ -39,7 +39,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
         rows.append(update.W)
         weights.append(update.weights)
     if not cohorts:
-        return Aggregate({}, torch.empty(0, dtype=torch.int64), state.W[:0], float("nan"))
+        return Aggregate({}, torch.empty(0, dtype=torch.int64, device=state.W.device), state.W[:0], float("nan"))
     delta = {name: change.div_(total) for name, change in delta.items()}
     classes, mean_rows = _rows_by_class(state.classes(torch.cat(cohorts)), torch.cat(rows), torch.cat(weights))
     return Aggregate(delta, classes, mean_rows, loss / total)

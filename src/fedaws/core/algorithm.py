@@ -16,6 +16,7 @@ from fedaws.core.methods import method_of
 from fedaws.core.optimizers import optimizer_step
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import spread_
+from fedaws.errors import FedawsError
 from fedaws.types import CLASS_MATRIX, Broadcast, Params, RunClients, ServerState, Update
 
 
@@ -37,10 +38,14 @@ def run_round(
 def sample_clients(
     available: Tensor, cfg: ClientsConfig, rng: torch.Generator, num_examples: Tensor | None = None
 ) -> Tensor:
-    """C^t: all of the available clients, or `per_round` of them, each as likely or in proportion to its examples."""
+    """C^t: all of the available clients, or `per_round` of them, each as likely as the others or, draw by draw, in
+    proportion to its examples.
+    """
     if cfg.per_round == "all" or cfg.per_round >= len(available):
         return available
-    if cfg.sampling == "examples" and num_examples is not None:
+    if cfg.sampling == "examples":
+        if num_examples is None:
+            raise FedawsError("clients.sampling=examples needs the clients' numbers of examples")
         # The largest of log(u)/n are a draw without replacement in proportion to n (Efraimidis & Spirakis 2006).
         keys = torch.rand(len(available), generator=rng, dtype=torch.float64).log() / num_examples[available].cpu()
         chosen = keys.topk(cfg.per_round).indices
@@ -68,7 +73,7 @@ def finish_round(
     W = W if in_place or W is not state.W else W.clone()
     if method.rows == "own" and len(total.classes):
         W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
-    if method.spread:
+    if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
         spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize)
     return replace(state, round_num=state.round_num + 1, theta=theta, W=W, slots=slots, loss=total.loss)
 
@@ -88,7 +93,7 @@ def _server_step(
         cfg.server.optimizer, direction, state.slots, cfg.server.lr * factor, cfg.server.momentum
     )
     theta = {k: v + step[k] for k, v in state.theta.items()}
-    if CLASS_MATRIX not in step:
+    if method_of(cfg).rows != "all":
         return theta, state.W, slots
     W = state.W + step[CLASS_MATRIX]
     return theta, F.normalize(W, dim=1) if cfg.model.normalize else W, slots

@@ -68,20 +68,23 @@ def local_update(
         return (loss_of(theta, w, x, y) * share).sum()
 
     gradient = grad_and_value(risk, argnums=(0, 1) if train_row else (0,))
-    start, slots, row_slots, total = theta, Slots(), Slots(), share.new_zeros(())
+    delta, slots, row_slots, total = Params(), Slots(), Slots(), share.new_zeros(())
     for step in range(cfg.clients.local_steps):
-        gradients, loss = gradient(theta, w, x[step], y[step], share[step])
-        theta, slots = _descend(cfg, theta, gradients[0], slots, factor * cfg.clients.lr)
+        # The steps are added up, and θ_i is θ plus their sum: θ_i − θ would cancel where the steps are small.
+        current = {k: v + delta[k] for k, v in theta.items()} if delta else theta
+        gradients, loss = gradient(current, w, x[step], y[step], share[step])
+        delta, slots = _descend(cfg, delta, gradients[0], slots, factor * cfg.clients.lr)
         if train_row:
             moved, row_slots = _descend(cfg, {"w": w}, {"w": gradients[1]}, row_slots, factor * cfg.class_lr)
             w = F.normalize(moved["w"], dim=-1) if cfg.model.normalize else moved["w"]
         total = total + loss
-    return {k: theta[k] - start[k] for k in theta}, w, total / cfg.clients.local_steps
+    return delta, w, total / cfg.clients.local_steps
 
 
 def _descend(cfg: Config, params: Params, gradient: Params, slots: Slots, lr: float) -> tuple[Params, Slots]:
+    """One step of the client's optimiser, added to `params` (which are zero at first, if empty)."""
     if cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0:  # the common case, without a temporary for −∇
-        return {k: v.sub(gradient[k], alpha=lr) for k, v in params.items()}, slots
+        return {k: params[k].sub(g, alpha=lr) if params else g * -lr for k, g in gradient.items()}, slots
     descent = {k: -g for k, g in gradient.items()}
     step, slots = optimizer_step(cfg.clients.optimizer, descent, slots, lr, cfg.clients.momentum)
-    return {k: v + step[k] for k, v in params.items()}, slots
+    return {k: params[k] + s if params else s for k, s in step.items()}, slots

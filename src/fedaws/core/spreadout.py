@@ -267,7 +267,7 @@ def _pair_step_(
         if cfg.bounded:
             step = min(step, factor / (2 * smoothness(float(slopes.max()), spectral_square(W))))
         _apply_(W, W.sub(gradient, alpha=step), normalize)
-    else:
+    elif len(cohort):
         neighbors = nearest(W, cohort, sample_candidates(cfg, len(W), rng, W.device), k)
         margin = cfg.margin if cfg.regularizer == "margin" else None
         ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, margin)

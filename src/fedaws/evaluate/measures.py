@@ -1,8 +1,5 @@
 """All measures of a model on a test set, as one flat dict of fractions and distances."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +9,7 @@ from fedaws.core.losses import positive_hinge
 from fedaws.data.federated import as_input
 from fedaws.evaluate.precision import precision_at, rank
 from fedaws.evaluate.theory import error_bounds, separation
+from fedaws.models import evaluating
 from fedaws.types import Params
 
 KS = (1, 3, 5)
@@ -20,20 +18,8 @@ KS = (1, 3, 5)
 @torch.no_grad()
 def embed_all(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool, block: int = 2048) -> Tensor:
     """g(x) of all examples in evaluation mode (no dropout), in blocks, [N, d]."""
-    with _evaluation_mode(encoder):
+    with evaluating(encoder):
         return torch.cat([embed(encoder, theta, as_input(part), normalize) for part in x.split(block)])
-
-
-@contextmanager
-def _evaluation_mode(encoder: nn.Module) -> Iterator[None]:
-    """`encoder.eval()`, and every part back in the mode it had (a frozen layer of a training encoder too)."""
-    modes = [(module, module.training) for module in encoder.modules()]
-    encoder.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @torch.no_grad()

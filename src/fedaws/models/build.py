@@ -36,13 +36,24 @@ def set_weights(encoder: nn.Module, theta: Params) -> None:
 
 @contextmanager
 def evaluating(encoder: nn.Module) -> Iterator[None]:
-    """Inside, the encoder is a function of its input and θ: no dropout, batch statistics as they are."""
-    training = encoder.training
+    """Inside, the encoder is a function of its input and θ: no dropout, batch statistics as they are.
+
+    Afterwards every part is back in the mode it had, a frozen layer of a training encoder too.
+    """
+    modes = [(module, module.training) for module in encoder.modules()]
     encoder.eval()
     try:
         yield
     finally:
-        encoder.train(training)
+        for module, training in modes:
+            module.training = training
+
+
+@torch.no_grad()
+def mixes_examples(encoder: nn.Module, pair: Tensor) -> bool:
+    """Whether an example's embedding depends on who else is in the batch, as with BatchNorm's batch statistics."""
+    with evaluating(encoder):
+        return not torch.allclose(encoder(pair)[:1], encoder(pair[:1]), atol=1e-4, rtol=1e-3)
 
 
 def example_shape_fits(encoder: nn.Module, example: Tensor, embedding_dim: int) -> None:
