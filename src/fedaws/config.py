@@ -129,7 +129,7 @@ class Config(Section):
         if not self.model.normalize and self.method == "fedaws" and (spread.regularizer != "margin" or on_the_sphere):
             raise ValueError(
                 f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten} "
-                "needs unit rows (it has no minimum without them); set model.normalize=true, or regularizer=margin alone"
+                "needs unit rows (it has no minimum without them); set model.normalize=true or regularizer=margin alone"
             )
         all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
         if all_pairs and spread.candidates != "all":

@@ -32,15 +32,14 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
     for update in updates:
         weight = float(update.weights.sum())
         total += weight
-        loss += float((update.loss * update.weights).sum())
-        for name, change in update.delta.items():
-            delta[name] = delta[name].add_(change, alpha=weight) if name in delta else change * weight
+        loss += float(update.loss @ update.weights)
+        for name, change in update.delta.items():  # a running mean: nothing to do for the first block
+            delta[name] = delta[name].lerp(change, weight / total) if name in delta else change
         cohorts.append(update.cohort)
         rows.append(update.W)
         weights.append(update.weights)
     if not cohorts:
         return Aggregate({}, torch.empty(0, dtype=torch.int64, device=state.W.device), state.W[:0], float("nan"))
-    delta = {name: change.div_(total) for name, change in delta.items()}
     classes, mean_rows = _rows_by_class(state.classes(torch.cat(cohorts)), torch.cat(rows), torch.cat(weights))
     return Aggregate(delta, classes, mean_rows, loss / total)
 

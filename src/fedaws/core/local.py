@@ -1,14 +1,15 @@
 r"""What a client does in a round: E steps on (θ, w_i), with its own examples and nothing else (Algorithm 1, lines 6–9).
 
-The serial runner calls :func:`local_update` in a loop, the stacked runner maps it over many clients at once, the
-Flower client calls it on a device. All three therefore compute the same thing.
+The serial runner calls :func:`local_update` in a loop, the stacked runner on a stack of clients at once, the Flower
+client on a device. All three therefore compute the same thing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad_and_value, vmap
 
 from fedaws.config import Config
 from fedaws.core import losses
@@ -19,6 +20,13 @@ from fedaws.types import CLASS_MATRIX, Params
 ExampleLosses = Callable[[Params, Tensor, Tensor, Tensor], Tensor]
 """(θ, w, x [B, …], y [B]) → losses: [B] with the client's own row w [d]; [m, b] with the rows [m, 1, d] of m clients,
 whose b examples each follow one another in x."""
+
+
+Batch = tuple[Tensor, Tensor, Tensor]
+"""x, y and share of one step."""
+
+Gradient = Callable[[Params, Tensor, Tensor, Tensor, Tensor], tuple[tuple[Params, Tensor], Tensor]]
+"""(θ, w, x, y, share) → ((∇_θ, ∇_w), risk), of one client or of a stack of them."""
 
 
 def embed(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool = True) -> Tensor:
@@ -51,38 +59,61 @@ def example_losses(encoder: nn.Module, cfg: Config) -> ExampleLosses:
     return of_own_row if loss_name == "positive-hinge" else of_all_rows
 
 
-def local_update(
-    loss_of: ExampleLosses, cfg: Config, theta: Params, w: Tensor, x: Tensor, y: Tensor, share: Tensor, factor: float
-) -> tuple[Params, Tensor, Tensor]:
-    r"""E local steps of one client; returns (θ_i − θ, w_i, mean loss).
-
-    .. math:: (\theta, w_i) \leftarrow (\theta, w_i) - \eta \nabla \hat R_{pos}(S^i), \quad w_i \leftarrow w_i/\|w_i\|
-
-    x is [E, b, …], y and share are [E, b]; `share` is each example's part of its step's mean (1/b, or 0 for padding),
-    `factor` the schedule's factor on the learning rate. Every step projects w_i back onto the sphere: the paper is
-    silent on this, but without it several steps would lower the loss by stretching w_i.
-    """
-    train_row = method_of(cfg).rows == "own"
+def own_gradient(loss_of: ExampleLosses) -> Gradient:
+    """∇ of one client's risk, and the risk."""
 
     def risk(theta: Params, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
         return (loss_of(theta, w, x, y) * share).sum()
 
-    gradient = grad_and_value(risk, argnums=(0, 1) if train_row else (0,))
-    delta, slots, row_slots, total = Params(), Slots(), Slots(), share.new_zeros(())
-    for step in range(cfg.clients.local_steps):
-        # The steps are added up, and θ_i is θ plus their sum: θ_i − θ would cancel where the steps are small.
-        current = {k: v + delta[k] for k, v in theta.items()} if delta else theta
-        gradients, loss = gradient(current, w, x[step], y[step], share[step])
-        delta, slots = _descend(cfg, delta, gradients[0], slots, factor * cfg.clients.lr)
+    return grad_and_value(risk, argnums=(0, 1))
+
+
+def stacked_gradient(loss_of: ExampleLosses) -> Gradient:
+    """∇ of m clients' risks at once, and the risks [m]; every argument has the clients on dim 0.
+
+    A client's parameters take part in its own risk only, so the gradient of the risks' sum holds each client's own.
+    """
+    losses_of = vmap(loss_of)
+
+    def gradient(theta: Params, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> tuple[tuple[Params, Tensor], Tensor]:
+        leaves = {k: v.detach().requires_grad_() for k, v in theta.items()}
+        w = w.detach().requires_grad_()
+        with torch.enable_grad():
+            risks = (losses_of(leaves, w, x, y) * share).sum(1)
+            found = torch.autograd.grad(risks.sum(), [*leaves.values(), w], materialize_grads=True)
+        return (dict(zip(leaves, found, strict=False)), found[-1]), risks.detach()
+
+    return gradient
+
+
+def local_update(
+    gradient: Gradient, cfg: Config, theta: Params, w: Tensor, steps: Iterable[Batch], factor: float
+) -> tuple[Params, Tensor, Tensor]:
+    r"""The local steps of one client, or of a stack of clients; returns (θ_i − θ, w_i, mean loss).
+
+    .. math:: (\theta, w_i) \leftarrow (\theta, w_i) - \eta \nabla \hat R_{pos}(S^i), \quad w_i \leftarrow w_i/\|w_i\|
+
+    `steps` gives each step's x, y and share: the examples' parts of the step's mean (1/b, or 0 for padding). `factor`
+    is the schedule's factor on the learning rate. Every step projects w_i back onto the sphere: the paper is silent on
+    this, but without it several steps would lower the loss by stretching w_i.
+    """
+    train_row, count = method_of(cfg).rows == "own", cfg.clients.local_steps
+    # A single step is itself the delta: θ_i − θ would lose its digits where the step is small. With several steps the
+    # difference is taken, as adding up steps beside θ_i costs a seventh of the time.
+    current, slots, row_slots, total = theta, Slots(), Slots(), torch.zeros((), device=w.device)
+    for x, y, share in steps:
+        (theta_gradient, row_gradient), loss = gradient(current, w, x, y, share)
+        current, slots = _descend(cfg, {} if count == 1 else current, theta_gradient, slots, factor * cfg.clients.lr)
         if train_row:
-            moved, row_slots = _descend(cfg, {"w": w}, {"w": gradients[1]}, row_slots, factor * cfg.class_lr)
+            moved, row_slots = _descend(cfg, {"w": w}, {"w": row_gradient}, row_slots, factor * cfg.class_lr)
             w = F.normalize(moved["w"], dim=-1) if cfg.model.normalize else moved["w"]
         total = total + loss
-    return delta, w, total / cfg.clients.local_steps
+    delta = current if count == 1 else {k: v - theta[k] for k, v in current.items()}
+    return delta, w, total / count
 
 
 def _descend(cfg: Config, params: Params, gradient: Params, slots: Slots, lr: float) -> tuple[Params, Slots]:
-    """One step of the client's optimiser, added to `params` (which are zero at first, if empty)."""
+    """One step of the client's optimiser, added to `params`; without any, the step by itself."""
     if cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0:  # the common case, without a temporary for −∇
         return {k: params[k].sub(g, alpha=lr) if params else g * -lr for k, g in gradient.items()}, slots
     descent = {k: -g for k, g in gradient.items()}

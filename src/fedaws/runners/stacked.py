@@ -1,14 +1,12 @@
-"""Several local steps, many clients at once: the client's code mapped over stacked parameters."""
+"""Several local steps, many clients at once: the client's steps on stacked parameters."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 from torch import nn
-from torch.func import vmap
 
 from fedaws.config import Config
-from fedaws.core.local import example_losses, local_update
+from fedaws.core.local import example_losses, local_update, stacked_gradient
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.runners.common import ClientData, blocks
@@ -19,18 +17,20 @@ _CACHE = 16_000_000
 
 
 def stacked(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
-    """The serial runner's `local_update` under `torch.func.vmap`, in blocks whose parameters stay in cache."""
-    clients, loss_of = ClientData(cfg, data), example_losses(encoder, cfg)
-    update = vmap(partial(local_update, loss_of, cfg), in_dims=(None, 0, 0, 0, 0, None))
+    """The serial runner's `local_update` with a gradient for the whole stack, in blocks that stay in cache."""
+    clients, gradient = ClientData(cfg, data), stacked_gradient(example_losses(encoder, cfg))
 
     def run_clients(sent: Broadcast) -> Iterator[Update]:
         factor = schedule(cfg.train, sent.round_num)
         for block in blocks(len(sent.cohort), _block_size(cfg, sent.theta)):
             cohort = sent.cohort[block]
             weights = clients.weights(cohort)
-            deltas, rows, loss = update(sent.theta, sent.W[block], *clients.draw(cohort, sent.round_num), factor)
-            share = weights / weights.sum()
-            delta = {k: torch.tensordot(share, d, dims=1) for k, d in deltas.items()}
+            theta = {k: v.expand(len(cohort), *v.shape) for k, v in sent.theta.items()}
+            x, y, share = (part.unbind(1) for part in clients.draw(cohort, sent.round_num))
+            steps = zip(x, y, share, strict=True)
+            deltas, rows, loss = local_update(gradient, cfg, theta, sent.W[block], steps, factor)
+            omega = weights / weights.sum()
+            delta = {k: torch.tensordot(omega, d, dims=1) for k, d in deltas.items()}
             yield Update(cohort, delta, rows, weights, loss)
 
     return run_clients
