@@ -32,7 +32,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
     for update in updates:
         weight = float(update.weights.sum())
         total += weight
-        loss += float(update.loss @ update.weights)
+        loss += float((update.loss * update.weights).sum())
         for name, change in update.delta.items():  # a running mean: nothing to do for the first block
             delta[name] = delta[name].lerp(change, weight / total) if name in delta else change
         cohorts.append(update.cohort)
