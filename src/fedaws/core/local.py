@@ -99,7 +99,7 @@ def local_update(
     """
     train_row, count = method_of(cfg).rows == "own", cfg.clients.local_steps
     # A single step is itself the delta: θ_i − θ would lose its digits where the step is small. With several steps the
-    # difference is taken, as adding up steps beside θ_i costs a seventh of the time.
+    # difference is taken: adding up the steps beside θ_i would be one more pass over all parameters in every step.
     current, slots, row_slots, total = theta, Slots(), Slots(), torch.zeros((), device=w.device)
     for x, y, share in steps:
         (theta_gradient, row_gradient), loss = gradient(current, w, x, y, share)
