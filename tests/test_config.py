@@ -1,7 +1,6 @@
 """The configuration: what is accepted, how it is written down, and what a mistake is told as."""
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,7 @@ from pydantic import ValidationError
 
 from fedaws import Config, FedawsError
 from fedaws.config import from_toml, load, parse, presets
-
-
-def refusal(action: Callable[[], object]) -> str:
-    """The one line that a mistake is told as."""
-    with pytest.raises(FedawsError) as refused:
-        action()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
+from helpers import refusal
 
 
 def override_refusal(*settings: str) -> str:

@@ -18,20 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedaws
-from fedaws import Config, FedawsError, FederatedData, Reporter, Run
+from fedaws import Config, FederatedData, Reporter, Run
 from fedaws.data import load_data
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.run import Interrupted, initial_state
 from fedaws.types import ServerState
-
-
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(FedawsError) as refused:
-        action()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
+from helpers import refusal
 
 
 def stopping_after(rounds: int) -> Reporter:

@@ -137,10 +137,10 @@ def train(
     )
     place = None if folder is None else Path(folder)
     journal = Journal(cfg, facts, None if place is None else RunFolder(place))
-    state, history = journal.open(initial_state(cfg, data, encoder), resume)
-    with evaluating(encoder):
+    with journal.held(), evaluating(encoder):
+        state, history = journal.open(initial_state(cfg, data, encoder), resume)
         state = _loop(cfg, data, encoder, state, journal, history, reporter)
-    journal.finish(state)
+        journal.finish(state)
     set_weights(encoder, state.theta)
     return Run(cfg, encoder, state.theta, state.W, journal.facts(state), history, data, place)
 

@@ -1,6 +1,5 @@
 """From arrays to a federation: who gets which examples, and what is refused."""
 
-from collections.abc import Callable
 from itertools import chain, pairwise
 
 import numpy as np
@@ -10,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-from fedaws import FedawsError, FederatedData, from_arrays, from_dataset
+from fedaws import FederatedData, from_arrays, from_dataset
 from fedaws.data.federated import as_features, as_input
+from helpers import refusal
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -27,14 +27,6 @@ def clients(data: FederatedData) -> list[list[int]]:
     ids = data.x[:, 0].long().tolist()
     starts = data.starts.tolist()
     return [ids[a:b] for a, b in pairwise(starts)]
-
-
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(FedawsError) as refused:
-        action()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------

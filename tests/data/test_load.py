@@ -17,6 +17,7 @@ from fedaws.data import load_data
 from fedaws.data.digits import digits
 from fedaws.data.load import _read_npz
 from fedaws.data.synthetic import synthetic
+from helpers import refusal
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -25,12 +26,6 @@ GOOD = {"x_train": X, "y_train": Y, "x_test": X + 1, "y_test": Y}
 
 def config(*settings: str) -> Config:
     return Config().override(settings)
-
-
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(FedawsError) as refused:
-        action()
-    return str(refused.value)
 
 
 @pytest.fixture

@@ -1,24 +1,15 @@
 """Encoders: what is built, what of it is trained, and which of the user's own fit."""
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 import torch
 from torch import nn
 
-from fedaws import FedawsError
 from fedaws.config import ModelConfig
 from fedaws.models import build_encoder, evaluating, example_shape_fits, trainable
 from fedaws.models.mlp import mlp
-
-
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(FedawsError) as refused:
-        action()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
+from helpers import refusal
 
 
 def built(seed: int = 0, **options: object) -> nn.Module:

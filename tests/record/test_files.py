@@ -13,15 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
 from fedaws import FedawsError
-from fedaws.record.files import append_line, read_tensors, write_bytes, write_tensors, write_text
+from fedaws.record.files import append_line, only_writer, read_tensors, write_bytes, write_tensors, write_text
+from helpers import refusal
 
 TENSORS = {"W": torch.tensor([[0.1, 1e-30], [-0.0, 3e38]]), "theta/a.b": torch.arange(3.0)}
-
-
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(FedawsError) as refused:
-        action()
-    return str(refused.value)
 
 
 def no_space(*_: object) -> None:
@@ -152,3 +147,10 @@ def test_a_damaged_file_is_refused_or_read_but_never_crashes(
     path.write_bytes(damaged)
     with suppress(FedawsError):
         read_tensors(path)
+
+
+def test_a_second_process_is_refused_while_one_holds_the_folder(tmp_path: Path) -> None:
+    with only_writer(tmp_path):
+        assert "another process is training in" in refusal(lambda: only_writer(tmp_path).__enter__())
+    with only_writer(tmp_path):  # free again
+        pass

@@ -1,17 +1,17 @@
 """The run folder: what it keeps, what it forgets, what it refuses."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedaws import Config, FedawsError
+from fedaws import Config
 from fedaws.record.files import write_tensors
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.types import ServerState
+from helpers import refusal
 
 FACTS = Facts(example_shape=(2,), example_dtype="float32")
 
@@ -19,12 +19,6 @@ FACTS = Facts(example_shape=(2,), example_dtype="float32")
 def state(round_num: int = 0, **slots: dict[str, torch.Tensor]) -> ServerState:
     theta = {"a": torch.full((3, 2), float(round_num)), "b": torch.zeros(3)}
     return ServerState(round_num, theta, torch.eye(4, 3) * (round_num + 1), slots=slots, loss=0.25)
-
-
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(FedawsError) as refused:
-        action()
-    return str(refused.value)
 
 
 @pytest.fixture

@@ -46,6 +46,8 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
 
 def _rows_by_class(classes: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The classes, and the weighted mean of each one's rows."""
+    if bool((classes[1:] > classes[:-1]).all()):  # one client a class, in order: the usual case needs no sorting
+        return classes, rows
     unique, group = classes.unique(return_inverse=True)
     if len(unique) == len(classes):  # one client a class: no mean to take, the rows only change places
         return unique, rows[group.argsort()]

@@ -57,7 +57,7 @@ def sample_clients(
 def broadcast(state: ServerState, cohort: Tensor, all_rows: bool = False) -> Broadcast:
     """θ^t and the cohort's own rows, copied: never W. Only an oracle's clients get `all_rows`, beside θ."""
     theta = {**state.theta, CLASS_MATRIX: state.W} if all_rows else state.theta
-    return Broadcast(cohort, theta, state.W[state.classes(cohort)].clone(), state.round_num)
+    return Broadcast(cohort, theta, state.W.index_select(0, state.classes(cohort)), state.round_num)
 
 
 def finish_round(

@@ -7,6 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows has none; there nothing stops two processes from writing into one folder
+    fcntl = None  # type: ignore[assignment]
+
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -56,6 +61,26 @@ def writing(path: Path) -> Iterator[None]:
         raise FedawsError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
         ) from None
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process; the hold ends with the process, however it ends."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY) if fcntl else None
+    try:
+        if handle is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FedawsError(
+                    f"another process is training in {folder}; wait for it or choose another --out"
+                ) from None
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

@@ -1,10 +1,12 @@
 """What a run writes down as it goes: its folder, if it has one, and the sums between two rows of metrics."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedaws.config import Config
 from fedaws.errors import FedawsError
+from fedaws.record.files import only_writer
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.types import ServerState
 
@@ -17,6 +19,10 @@ class Journal:
     def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
         self._cfg, self._facts, self._folder = cfg, facts, folder
         self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing into the folder."""
+        return nullcontext() if self._folder is None else only_writer(self._folder.path)
 
     def open(self, state: ServerState, resume: bool) -> tuple[ServerState, list[Metrics]]:
         """The state to start from and the metrics so far."""
