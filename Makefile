@@ -31,6 +31,7 @@ slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures 
 bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/spread.py
+	$(BIN)/python benchmarks/convolutions.py
 
 clean:             ## remove what was built and run
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

@@ -25,7 +25,7 @@ def test_toml_gives_the_same_configuration_back(tiny: Config) -> None:
 
 
 def test_settings_that_may_be_none_come_back_whether_they_are_or_not() -> None:
-    changed = Config().override(["clients.class_lr=0.5", "data.num_classes=12"])
+    changed = Config().override(["clients.class_lr=0.5", "data.num_classes=12", "train.sizes=[[0, 16]]"])
     assert from_toml(changed.to_toml(), "x") == changed
     assert from_toml(Config().to_toml(), "x").clients.class_lr is None
 
@@ -93,6 +93,10 @@ def test_a_preset_is_preferred_to_a_folder_of_its_name(tmp_path: Path, monkeypat
         ("clients.per_round=all", "clients", "per_round", "all"),
         ("clients.per_round=7", "clients", "per_round", 7),
         ("clients.class_lr=none", "clients", "class_lr", None),
+        ("data.root=none", "data", "root", None),
+        ("data.augment=none", "data", "augment", "none"),
+        ("model.norm=none", "model", "norm", "none"),
+        ("train.sizes=[[0, 16], [0.5, 32]]", "train", "sizes", ((0.0, 16), (0.5, 32))),
         ("model.hidden=[5, 6]", "model", "hidden", (5, 6)),
         ("model.hidden=[]", "model", "hidden", ()),
         ("model.normalize=false", "model", "normalize", False),
@@ -149,6 +153,20 @@ def test_overriding_leaves_the_original_alone(tiny: Config) -> None:
         ("model.name=resnet", ["model.name: got 'resnet'; wanted 'mlp'"]),
         ("model.hidden=5", ["model.hidden: got 5; wanted a list"]),
         ("model.hidden=[5, 0]", ["model.hidden: got 0", "greater than or equal to 1"]),
+        ("model.norm=batch", ["model.norm: got 'batch'; wanted 'group', 'weight', 'none'"]),
+        ("data.augment=flip", ["data.augment: got 'flip'; wanted 'none' or 'crop-flip'"]),
+        ("server.optimizer=lion", ["server.optimizer: got 'lion'; wanted 'sgd', 'adagrad', 'adam' or 'muon'"]),
+        ("clients.optimizer=muon", ["clients.optimizer: got 'muon'; wanted 'sgd', 'adagrad' or 'adam'"]),
+        ("train.sizes=5", ["train.sizes: got 5; wanted a list"]),
+        ("train.sizes=[0.5, 16]", ["train.sizes: got 0.5; wanted a list"]),
+        ("train.sizes=[[0.5]]", ["train.sizes: got [0.5]; wanted pairs [start, size]"]),
+        ("train.sizes=[[0.5, 16, 32]]", ["train.sizes: got [0.5, 16, 32]; wanted pairs [start, size]"]),
+        ("train.sizes=[[0.5, 1]]", ["train.sizes: got 1; wanted a number greater than or equal to 4"]),
+        ("train.sizes=[[0.5, 16.5]]", ["train.sizes: got 16.5; wanted a valid integer"]),
+        ("train.sizes=[[1.0, 16]]", ["train.sizes: got 1.0; wanted a number less than 1"]),
+        ("train.sizes=[[-0.1, 16]]", ["train.sizes: got -0.1; wanted a number greater than or equal to 0"]),
+        ("train.sizes=[[0.5, 16], [0.2, 8]]", ["train.sizes starts at 0.5, 0.2", "wanted each start above", "sort"]),
+        ("train.sizes=[[0.5, 16], [0.5, 8]]", ["train.sizes starts at 0.5, 0.5", "wanted each start above", "sort"]),
         ("model.normalize=maybe", ["model.normalize: got 'maybe'; wanted true or false"]),
         ("name=../elsewhere", ["name: got '../elsewhere'", "letters, digits"]),
         ("name=", ["name: got ''", "letters, digits"]),
@@ -210,6 +228,12 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     assert "cannot read" in refusal(lambda: load(str(tmp_path / "folder.toml")))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_optimizers_with_a_momentum_take_one(optimizer: str) -> None:
+    cfg = Config().override([f"server.optimizer={optimizer}", "server.momentum=0.9"])
+    assert cfg.server.momentum == 0.9
 
 
 @pytest.mark.parametrize(

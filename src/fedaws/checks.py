@@ -11,9 +11,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from fedaws.config import Config
 from fedaws.core.methods import method_of
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
+from fedaws.data.augment import resized
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.errors import FedawsError
-from fedaws.models import example_shape_fits, mixes_examples
+from fedaws.models import batch_norms, example_shape_fits, mixes_examples, model_tensors
 from fedaws.types import ServerState
 
 Warn = Callable[[str], None]
@@ -25,6 +26,7 @@ COLLAPSED = 0.95
 def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
     """Refuse what cannot train, warn of what will not train well."""
     example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
+    _check_images(cfg, data, encoder)
     method = method_of(cfg)
     several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
     if method.rows != "all" and several:
@@ -38,7 +40,11 @@ def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn
         )
     if cfg.method == "fedavg" and not several:
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
-    if any(True for _ in encoder.buffers()):
+    if batch_norms(encoder) and cfg.model.norm == "batch-pooled":
+        warn("model.norm=batch-pooled: a client's step depends on the statistics of all of them; only for comparison")
+    if batch_norms(encoder) and cfg.model.norm == "batch-local":
+        warn("model.norm=batch-local: the batch statistics are of one class; test images will meet others")
+    if set(encoder.state_dict()) - model_tensors(encoder).keys() - dict(encoder.named_parameters()).keys():
         warn("the encoder has buffers (such as BatchNorm's statistics): they stay as they are now")
     if any(isinstance(module, _DropoutNd) for module in encoder.modules()):
         warn("the encoder has dropout: it is off, as the encoder runs in its eval mode")
@@ -58,6 +64,22 @@ def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn
             f"spread.margin={cfg.spread.margin:g} is out of reach: {data.num_classes} classes in "
             f"{cfg.model.embedding_dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
         )
+
+
+def _check_images(cfg: Config, data: FederatedData, encoder: nn.Module) -> None:
+    """Only images can be cropped or resized, and only some encoders take them in another size."""
+    shape, sizes = tuple(data.x.shape[1:]), dict.fromkeys(size for _, size in cfg.train.sizes)
+    if len(shape) != 3 and (sizes or cfg.data.augment != "none"):
+        key, none = ("train.sizes", "train.sizes=[]") if sizes else ("data.augment=crop-flip", "data.augment=none")
+        raise FedawsError(f"{key} needs images [channels, height, width], got examples of shape {shape}; set {none}")
+    for size in sizes:
+        try:
+            example_shape_fits(encoder, resized(as_input(data.x[:1]), size), cfg.model.embedding_dim)
+        except FedawsError as error:
+            raise FedawsError(
+                f"train.sizes has the size {size}, but {error}; set train.sizes=[] or take an encoder for any size, "
+                "such as model.name=resnet20"
+            ) from None
 
 
 def _client_of_each(data: FederatedData) -> Tensor:

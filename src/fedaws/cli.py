@@ -21,7 +21,10 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
+from fedaws.reproduce import Job, plan, reproduce
+from fedaws.results import read_results, update
 from fedaws.run import Interrupted, Reporter, load, train
+from fedaws.tables import choose, load_table
 
 app = typer.Typer(
     name="fedaws",
@@ -54,7 +57,7 @@ def train_command(
         stop = console.Stop()
         with (
             _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
-            _interruptible(stop, folder),
+            _interruptible(stop, f"--resume --out {folder}"),
             console.progress(stop) as reporter,
         ):
             if resume and not RunFolder(folder).started:
@@ -89,7 +92,7 @@ def compare_command(
         stop, done, total = console.Stop(), 0, len(names) * seeds
         with (
             _folder(f"{cfg.name}-compare", out, resume) as folder,
-            _interruptible(stop, folder),
+            _interruptible(stop, f"--resume --out {folder}"),
             console.progress(stop) as reporter,
         ):
 
@@ -141,6 +144,55 @@ def presets_command(json: Json = False) -> None:
         console.out.print(table)
 
 
+@app.command("reproduce", epilog="Example: fedaws reproduce table1 --rows cifar10-resnet8 --methods fedaws,softmax")
+def reproduce_command(
+    source: Annotated[str, typer.Argument(metavar="TABLE|FILE.toml", help="table1, or a TOML file like its own.")],
+    rows: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of the presets' own.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method.")] = 1,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/TABLE by default.")] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Folder of data, page and plots; docs/results if there is a docs, else that of the runs."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what there is.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a table of the paper, or go on with it, and set ours beside the paper's."""
+    with _user_errors():
+        table = load_table(source)
+        chosen = (
+            choose(list(table.rows), rows, "row", table.name),
+            choose(table.methods, methods, "method", table.name),
+        )
+        out = out or RUNS / table.name
+        place = results or (Path("docs/results") if Path("docs").is_dir() else out)
+        jobs = [] if show else plan(table, out, *chosen, seeds, rounds, settings or [])
+        read_results(place / f"{table.name}.json")  # a file that cannot be used shows before the hours, not after
+        stop, begun = console.Stop(), 0
+
+        def numbered(job: Job) -> Reporter:
+            nonlocal begun
+            begun += 1
+            return reporter(f"{begun}/{len(jobs)} {job.label}")
+
+        def changed() -> None:
+            found = update(table, out, place)
+            if stop() or begun < len(jobs):
+                console.err.print(console.results_table(found, *chosen))
+
+        with _interruptible(stop, "the same command"), console.progress(stop) as reporter:
+            reproduce(jobs, numbered, changed)
+        found = update(table, out, place)
+        if json:
+            _print_json(found)
+        else:
+            console.out.print(console.results_table(found, *chosen))
+            console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
+
+
 # click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
@@ -184,11 +236,11 @@ def _print_error(message: str) -> None:
 
 
 @contextmanager
-def _interruptible(stop: console.Stop, folder: Path) -> Iterator[None]:
+def _interruptible(stop: console.Stop, how: str) -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        print(f"stopped after round {stopped.round_num}; go on with --resume --out {folder}", file=sys.stderr)
+        print(f"stopped after round {stopped.round_num}; go on with {how}", file=sys.stderr)
         raise typer.Exit(143 if stop.signal == signal.SIGTERM else 130) from None
 
 

@@ -4,8 +4,9 @@ import difflib
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,10 +19,14 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 Positive = Annotated[float, Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, le=1e9, strict=True, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)]
+Side = Annotated[int, Field(ge=4, strict=True)]  # of an image: a resnet halves it twice
 Name = Annotated[str, Field(pattern=r"^\w[\w .+-]*$", max_length=100)]  # it becomes part of a folder's name
 
 MethodName = Literal["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"]
 OptimizerName = Literal["sgd", "adagrad", "adam"]
+ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
+ModelName = Literal["mlp", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56"]
+NormName = Literal["group", "weight", "none", "batch-local", "batch-pooled"]
 
 
 class Section(BaseModel):
@@ -33,8 +38,11 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Which examples, and how they lie with the clients."""
 
-    name: str = "digits"  # digits, synthetic, or the path of an .npz with x_train, y_train, x_test, y_test
-    root: str | None = None
+    # digits, synthetic, cifar10, cifar100, images, or the path of an .npz with x_train, y_train, x_test, y_test
+    name: str = "digits"
+    root: str | None = None  # where they are looked for first, before $FEDAWS_DATA and the cache; images: their folder
+    image_size: Count | None = None  # images: the side they are scaled and cut to; None: they have one size already
+    augment: Literal["none", "crop-flip"] = "none"  # what a client does to its images before each step
     clients_per_class: Count = 1
     classes_per_client: Count | None = None  # None: as the method has it (1, and 2 for fedavg)
     num_classes: Count | None = None  # more than the labels show: the others keep an untrained row
@@ -50,9 +58,10 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The encoder x → g(x)."""
 
-    name: Literal["mlp"] = "mlp"
+    name: ModelName = "mlp"
     embedding_dim: Count = 32
-    hidden: tuple[Count, ...] = (128,)
+    hidden: tuple[Count, ...] = (128,)  # mlp: its layers
+    norm: NormName = "group"  # resnet: what stands in for BatchNorm
     normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
 
 
@@ -75,9 +84,10 @@ class ClientsConfig(Section):
 class ServerConfig(Section):
     """The optimiser of the averaged delta; sgd with lr 1 and momentum 0 is plain averaging."""
 
-    optimizer: OptimizerName = "sgd"
+    optimizer: ServerOptimizerName = "sgd"
     lr: Positive = 1.0
     momentum: Fraction = 0.0
+    average: Fraction = 0.0  # decay of the exponential average of θ that is evaluated and kept; 0: the last θ
 
 
 class SpreadConfig(Section):
@@ -102,6 +112,7 @@ class TrainConfig(Section):
     rounds: Count = 300
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
+    sizes: tuple[tuple[Fraction, Side], ...] = ()  # from this part of the rounds on, images of this size
     evaluate_every: Count = 25
     checkpoint_every: Count = 100
     runner: Literal["auto", "serial", "pooled", "stacked"] = "auto"
@@ -137,8 +148,14 @@ class Config(Section):
                 f"spread.candidates={spread.candidates} has no effect on all pairs; "
                 "set spread.neighbors to mine among them"
             )
+        starts = [start for start, _ in self.train.sizes]
+        if any(after <= before for before, after in pairwise(starts)):
+            raise ValueError(
+                f"train.sizes starts at {', '.join(f'{start:g}' for start in starts)}; wanted each start above the one "
+                "before it: sort the [start, size] pairs"
+            )
         for name, section in (("server", self.server), ("clients", self.clients)):
-            if section.momentum and section.optimizer != "sgd":
+            if section.momentum and section.optimizer not in ("sgd", "muon"):
                 raise ValueError(
                     f"{name}.momentum={section.momentum} has no effect on {name}.optimizer={section.optimizer}; "
                     f"set {name}.momentum=0 or {name}.optimizer=sgd"
@@ -223,7 +240,9 @@ def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
         raise FedawsError(_unknown(dotted, dotted.split(".")))
     if isinstance(node[key], dict):
         raise FedawsError(f"{dotted} is a table; set one of its keys, as in {dotted}.{next(iter(node[key]))}=…")
-    node[key] = value
+    section = _sections()[tables[0]] if tables else Config
+    is_a_choice = "none" in get_args(section.model_fields[key].annotation)  # and not the absence of one
+    node[key] = "none" if value is None and is_a_choice else value
 
 
 def _parse_value(text: str) -> Any:
@@ -259,6 +278,8 @@ def _wanted(error: ErrorDetails) -> str:
             return "true or false"
         case "tuple_type":
             return "a list"
+        case "missing" | "too_long":  # only `train.sizes` has tuples of a given length
+            return "pairs [start, size]"
         case "string_pattern_mismatch":
             return "letters, digits, spaces and _ . + -"
         case _:

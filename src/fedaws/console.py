@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from fedaws.compare import Histories, summarize
 from fedaws.core.methods import METHODS
 from fedaws.record.journal import Metrics
+from fedaws.record.pages import COLUMNS, Results, result_lines
 from fedaws.run import Reporter
 
 out = Console()
@@ -171,6 +172,21 @@ def comparison_table(histories: Histories, title: str) -> Table:
 def _mean_and_spread(values: dict[str, float], factor: float, form: str, seeds: int) -> str:
     mean = format(factor * values["mean"], form)
     return mean if seeds == 1 else f"{mean} ± {format(factor * values['std'], form)}"
+
+
+def results_table(results: Results, rows: Sequence[str], methods: Sequence[str]) -> Table:
+    """The paper's figures and ours side by side, for these rows and methods."""
+    table = Table(title=escape(results["title"]), caption="percent; with several seeds mean ± standard deviation")
+    for name in COLUMNS:
+        table.add_column(
+            name, justify="right" if name in ("paper", "ours", "time") else "left", no_wrap=name != "rounds"
+        )
+    for row in (results["rows"][name] for name in rows):
+        table.add_row(f"[bold]{escape(row['label'])}")
+        for method, *cells in result_lines(results, row, methods):
+            table.add_row(f"  {method}", *map(escape, cells))
+        table.add_section()
+    return table
 
 
 def metrics_table(metrics: dict[str, float], title: str) -> Table:

@@ -23,7 +23,17 @@ from fedaws.evaluate import evaluate
 from fedaws.evaluate.measures import embed_all
 from fedaws.evaluate.precision import Ranking, rank
 from fedaws.memory import keep_freed_memory
-from fedaws.models import build_encoder, evaluating, example_shape_fits, set_weights, trainable
+from fedaws.models import (
+    batch_norms,
+    build_encoder,
+    evaluating,
+    example_shape_fits,
+    measured_statistics,
+    model_tensors,
+    set_weights,
+    trainable,
+)
+from fedaws.parallel import shared_out
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
@@ -137,12 +147,13 @@ def train(
     )
     place = None if folder is None else Path(folder)
     journal = Journal(cfg, facts, None if place is None else RunFolder(place))
-    with journal.held(), evaluating(encoder):
+    with journal.held(), evaluating(encoder), shared_out(encoder):
         state, history = journal.open(initial_state(cfg, data, encoder), resume)
         state = _loop(cfg, data, encoder, state, journal, history, reporter)
-        journal.finish(state)
-    set_weights(encoder, state.theta)
-    return Run(cfg, encoder, state.theta, state.W, journal.facts(state), history, data, place)
+        theta = _model(cfg, data, encoder, state)
+        journal.finish(state, theta)
+    set_weights(encoder, theta)
+    return Run(cfg, encoder, theta, state.W, journal.facts(state), history, data, place)
 
 
 def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
@@ -156,7 +167,7 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
                 f"{folder} was trained with an encoder of your own; give it again: fedaws.load(folder, encoder)"
             )
         encoder = build_encoder(cfg.model, facts.example_shape, cfg.seed)
-    expected = {name: p.shape for name, p in trainable(encoder).items()}
+    expected = {name: p.shape for name, p in model_tensors(encoder).items()}
     if expected != {name: t.shape for name, t in theta.items()} or W.shape[1] != cfg.model.embedding_dim:
         raise FedawsError(f"the weights in {folder} do not fit the encoder; give the one it was trained with")
     set_weights(encoder, theta)
@@ -197,7 +208,8 @@ def _loop(
         reporter.on_round(done, state.loss)
         if done % cfg.train.evaluate_every == 0 or done == cfg.train.rounds:
             check_weights(state)
-            row = journal.measured(done, evaluate(encoder, state.theta, state.W, data.x_test, data.y_test, cfg))
+            theta = _model(cfg, data, encoder, state)
+            row = journal.measured(done, evaluate(encoder, theta, state.W, data.x_test, data.y_test, cfg))
             history.append(row)
             reporter.on_metrics(row)
             warn_of_collapse(cfg, history, reporter.on_warning)
@@ -208,6 +220,18 @@ def _loop(
         if stop and done < cfg.train.rounds:
             raise Interrupted(done)
     return state
+
+
+def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState) -> Params:
+    """What a model consists of beside W: θ, and BatchNorm's statistics as each client, or all at once, would tell."""
+    if not batch_norms(encoder):
+        return state.averaged
+    starts, count = data.starts[data.available].tolist(), max(8, 1000 // len(data.available))
+    ends = data.starts[data.available + 1].tolist()
+    samples = [as_input(data.x[s : min(s + count, e)]) for s, e in zip(starts, ends, strict=True)]
+    if cfg.model.norm == "batch-pooled":
+        samples = [torch.cat(samples)]
+    return state.averaged | measured_statistics(encoder, state.averaged, samples)
 
 
 def _prepare(cfg: Config) -> torch.device:

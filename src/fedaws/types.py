@@ -11,6 +11,10 @@ CLASS_MATRIX = "<W>"
 """Name (which no module can have) of W among the shared parameters of the oracles, whose clients see all of it."""
 
 
+AVERAGE = "average"
+"""The slot of the exponential average of θ."""
+
+
 @dataclass(frozen=True)
 class ServerState:
     """Everything the server keeps between two rounds.
@@ -24,6 +28,11 @@ class ServerState:
     class_of: Tensor | None = None  # [clients]
     slots: dict[str, Params] = field(default_factory=dict)  # the server optimiser's memory
     loss: float = float("nan")  # the last cohort's mean loss
+
+    @property
+    def averaged(self) -> Params:
+        """The θ to evaluate and keep: the server's running average, if it keeps one."""
+        return self.slots.get(AVERAGE, self.theta)
 
     def classes(self, cohort: Tensor) -> Tensor:
         """The classes of these clients, [m]."""

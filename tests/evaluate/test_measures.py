@@ -1,6 +1,8 @@
 """All measures together, and what `evaluate` does to the encoder (nothing)."""
 
 import math
+import threading
+import time
 
 import pytest
 import torch
@@ -118,10 +120,82 @@ def test_no_gradient_graph_is_built():
     assert all(p.grad is None for p in encoder.parameters())
 
 
-def test_blocks_of_any_size_give_the_same_embeddings():
+@pytest.mark.parametrize(("cache", "examples"), [(1, 1), (48, 3), (10**6, 10)])
+def test_blocks_of_any_size_give_the_same_embeddings(monkeypatch, cache, examples):
     encoder, x = nn.Linear(4, 3), normal(0, 10, 4)
     whole = embed_all(encoder, parameters(encoder), x, normalize=True)
-    torch.testing.assert_close(embed_all(encoder, parameters(encoder), x, normalize=True, block=3), whole)
+    monkeypatch.setattr("fedaws.evaluate.measures._CACHE", cache)
+    seen = []
+    encoder.register_forward_hook(lambda _module, inputs, _out: seen.append(len(inputs[0])))
+    torch.testing.assert_close(embed_all(encoder, parameters(encoder), x, normalize=True), whole)
+    assert max(seen) == examples  # of 16 bytes each
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+class Convolutions(nn.Sequential):
+    """An encoder with layers that differ between training and evaluation; tells which threads it ran in."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(1, 4, 3, padding=1), nn.Dropout(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.threads = Threads()
+
+    def forward(self, x):
+        self.threads.add(threading.get_ident())
+        return super().forward(x)
+
+
+class Threads(set):
+    """Shared between copies."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_images_are_embedded_in_threads_as_without_them(monkeypatch):
+    encoder, x = Convolutions().train(), normal(0, 20, 1, 6, 6)
+    theta = {name: torch.full_like(p, 0.1) + p.detach() for name, p in encoder.named_parameters()}
+    monkeypatch.setattr("fedaws.evaluate.measures._CACHE", 3 * 4 * 36 * 2)  # two images for each thread
+    got = embed_all(encoder, theta, x, normalize=False)
+    assert threading.get_ident() not in encoder.threads
+    assert all(module.training for module in encoder.modules())
+    assert not got.requires_grad
+    for i in range(20):  # a convolution that is then averaged, by hand
+        weight, bias = theta["0.weight"], theta["0.bias"]
+        padded = nn.functional.pad(x[i, 0], (1, 1, 1, 1))
+        shifted = [[padded[a : a + 6, b : b + 6].mean() for b in range(3)] for a in range(3)]
+        expected = [
+            sum(float(weight[o, 0, a, b]) * float(shifted[a][b]) for a in range(3) for b in range(3)) + float(bias[o])
+            for o in range(4)
+        ]
+        assert got[i].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_embedding_leaves_no_threads_behind():
+    encoder = Convolutions()
+    for _ in range(3):
+        embed_all(encoder, parameters(encoder), normal(0, 5, 1, 6, 6), normalize=True)
+    limit = time.monotonic() + 5
+    while any(t.name.startswith("fedaws") for t in threading.enumerate()) and time.monotonic() < limit:
+        time.sleep(0.005)
+    assert not any(t.name.startswith("fedaws") for t in threading.enumerate())
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_an_encoder_that_fails_in_a_thread_fails_here():
+    encoder = Convolutions().train()
+    with pytest.raises(RuntimeError, match="channels"):
+        embed_all(encoder, parameters(encoder), torch.zeros(4, 2, 6, 6), normalize=True)
+    assert all(module.training for module in encoder.modules())
 
 
 def test_bytes_are_given_to_the_encoder_as_fractions():

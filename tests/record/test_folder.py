@@ -165,12 +165,12 @@ def test_a_checkpoint_without_sound_facts_is_refused(folder: RunFolder, facts: d
 
 def test_a_run_is_finished_once_its_model_is_there(folder: RunFolder) -> None:
     assert not folder.finished
-    folder.save_model(state(3), FACTS)
+    folder.save_model(state(3).theta, state(3).W, FACTS)
     assert folder.finished
 
 
-def test_the_model_leaves_the_optimisers_memory_out(folder: RunFolder) -> None:
-    folder.save_model(state(3, momentum={"a": torch.ones(3, 2)}), FACTS)
+def test_the_model_holds_what_it_is_given_and_its_facts(folder: RunFolder) -> None:
+    folder.save_model(state(3).theta, state(3).W, FACTS)
     theta, W, facts = folder.load_model()
     assert set(theta) == {"a", "b"}
     assert W.equal(torch.eye(4, 3) * 4)
@@ -181,6 +181,11 @@ def test_an_unfinished_run_gives_its_newest_checkpoint(folder: RunFolder) -> Non
     save(folder, state(1))
     save(folder, state(2))
     assert folder.load_model()[2].round == 2
+
+
+def test_an_unfinished_run_gives_the_average_where_there_is_one(folder: RunFolder) -> None:
+    save(folder, state(1, average={"a": torch.full((3, 2), 7.0), "b": torch.zeros(2)}))
+    assert folder.load_model()[0]["a"].equal(torch.full((3, 2), 7.0))
 
 
 def test_a_run_without_either_is_refused(folder: RunFolder) -> None:

@@ -17,7 +17,7 @@ from fedaws.core.optimizers import optimizer_step
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import spread_
 from fedaws.errors import FedawsError
-from fedaws.types import CLASS_MATRIX, Broadcast, Params, RunClients, ServerState, Update
+from fedaws.types import AVERAGE, CLASS_MATRIX, Broadcast, Params, RunClients, ServerState, Update
 
 
 def run_round(
@@ -70,6 +70,8 @@ def finish_round(
     method, factor = method_of(cfg), schedule(cfg.train, state.round_num)
     total = aggregate(state, updates)
     theta, W, slots = _server_step(state, total.delta, cfg, factor)
+    if cfg.server.average:
+        slots = slots | {AVERAGE: _averaged(state, theta, cfg.server.average)}
     W = W if in_place or W is not state.W else W.clone()
     if method.rows == "own" and len(total.classes):
         W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
@@ -97,3 +99,9 @@ def _server_step(
         return theta, state.W, slots
     W = state.W + step[CLASS_MATRIX]
     return theta, F.normalize(W, dim=1) if cfg.model.normalize else W, slots
+
+
+def _averaged(state: ServerState, theta: Params, decay: float) -> Params:
+    """The exponential average of θ, over fewer rounds at the start, so that θ⁰ is soon forgotten."""
+    decay = min(decay, (state.round_num + 1) / (state.round_num + 10))
+    return {k: v.lerp(theta[k], 1 - decay) for k, v in state.averaged.items()}

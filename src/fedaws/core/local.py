@@ -73,7 +73,13 @@ def stacked_gradient(loss_of: ExampleLosses) -> Gradient:
 
     A client's parameters take part in its own risk only, so the gradient of the risks' sum holds each client's own.
     """
-    losses_of = vmap(loss_of)
+    of_many = vmap(loss_of)
+
+    def losses_of(theta: Params, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if len(w) > 1:
+            return of_many(theta, w, x, y)
+        # A stack of one needs no vmap, under which GroupNorm refuses images with their channels last.
+        return loss_of({k: v[0] for k, v in theta.items()}, w[0], x[0], y[0])[None]
 
     def gradient(theta: Params, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> tuple[tuple[Params, Tensor], Tensor]:
         leaves = {k: v.detach().requires_grad_() for k, v in theta.items()}

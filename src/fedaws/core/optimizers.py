@@ -4,9 +4,10 @@ r"""Optimisers as functions on named tensors, for the server's averaged delta an
 The constants are those of Kingma & Ba (Adam) and Reddi et al. 2021 (adaptive federated optimisation).
 """
 
+import torch
 from torch import Tensor
 
-from fedaws.config import OptimizerName
+from fedaws.config import ServerOptimizerName
 from fedaws.types import Params
 
 Slots = dict[str, Params]
@@ -15,13 +16,14 @@ _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
 def optimizer_step(
-    name: OptimizerName, direction: Params, slots: Slots, lr: float | Tensor, momentum: float = 0.0
+    name: ServerOptimizerName, direction: Params, slots: Slots, lr: float | Tensor, momentum: float = 0.0
 ) -> tuple[Params, Slots]:
     r"""The step to add to the parameters, and the new memory.
 
     sgd: :math:`m \leftarrow \mu m + \Delta`, step :math:`\eta m`; with :math:`\mu = 0, \eta = 1` plain averaging.
+    muon: :math:`\eta` times the orthogonal matrix nearest to :math:`\Delta + \mu m`, whatever the clients' step was;
+    biases and gains move by :math:`0.3 \eta` at root mean square.
 
-    >>> import torch
     >>> optimizer_step("sgd", {"a": torch.tensor([2.0])}, {}, lr=0.5)
     ({'a': tensor([1.])}, {})
     """
@@ -46,6 +48,36 @@ def optimizer_step(
             corrected = {k: (v[k] / (1 - powers["squares"])).sqrt() + _EPS for k in direction}
             step = {k: lr * m[k] / (1 - powers["mean"]) / corrected[k] for k in direction}
             return step, {"mean": m, "squares": v, "powers": powers}
+        case "muon":
+            m = _decayed(slots.get("momentum"), direction, momentum, 1.0)
+            ahead = {k: d + momentum * m[k] for k, d in direction.items()}
+            return {k: lr * (orthogonal(a) if _is_matrix(a) else _even(a)) for k, a in ahead.items()}, {"momentum": m}
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Whether a parameter maps vectors to vectors; convolutions do, once flattened, but gains and biases do not."""
+    return tensor.ndim > 1 and min(tensor.flatten(1).shape) > 1
+
+
+def orthogonal(tensor: Tensor) -> Tensor:
+    r"""The nearest orthogonal matrix to a matrix or a bank of filters, roughly: every singular value about 1.
+
+    Five Newton–Schulz steps with Jordan's coefficients (Muon, 2024), times :math:`\sqrt{rows/columns}` for tall ones.
+    """
+    x = tensor.flatten(1)
+    rows, columns = x.shape
+    x = x.T if rows > columns else x
+    x = x / (torch.linalg.matrix_norm(x) + _EPS)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    x = x.T if rows > columns else x
+    return torch.mul(x, max(1.0, rows / columns) ** 0.5).view_as(tensor)
+
+
+def _even(tensor: Tensor) -> Tensor:
+    """A vector at root mean square 0.3: biases and gains do with smaller steps than matrices (tried on CIFAR-10)."""
+    return tensor * (0.3 / (tensor.square().mean().sqrt() + _EPS))
 
 
 def _squared(params: Params) -> Params:

@@ -20,3 +20,13 @@ def schedule(cfg: TrainConfig, round_num: int) -> float:
             return warmup * max(1.0 - progress, 1.0 / cfg.rounds)
         case "cosine":
             return warmup * max(0.5 * (1.0 + math.cos(math.pi * progress)), 1e-6)
+
+
+def image_size(cfg: TrainConfig, round_num: int) -> int | None:
+    """What `train.sizes` says for round t; None for images as they are.
+
+    >>> [image_size(TrainConfig(rounds=4, sizes=((0.25, 16), (0.75, 32))), t) for t in range(4)]
+    [None, 16, 16, 32]
+    """
+    reached = [size for start, size in cfg.sizes if start <= round_num / cfg.rounds]
+    return reached[-1] if reached else None

@@ -92,12 +92,13 @@ def from_arrays(
     order = torch.argsort(client, stable=True)
     counts = torch.bincount(client, minlength=classes * clients_per_class)
     return FederatedData(
-        x=features[order],
+        x=_channels_last(features[order]),
         y=labels[order],
         starts=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
         class_of=torch.arange(classes).repeat_interleave(clients_per_class),
         num_classes=classes,
-        x_test=test_features.clone(),  # in torch's own memory: NumPy's is aligned otherwise, and sums round otherwise
+        # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
+        x_test=_channels_last(test_features.clone()),
         y_test=test_labels,
         class_names=None if class_names is None else tuple(class_names),
     )
@@ -149,6 +150,11 @@ def as_features(x: Any, name: str = "x") -> Tensor:
             f"{name} has NaN or infinite values, first in example {int(bad[0])}; drop or mend {len(bad)} rows"
         )
     return features
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images in the memory layout in which pixels are whole and convolutions are fast; the same numbers."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _kind(x: Tensor) -> str:

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedaws.config import Config
+from fedaws.data.cifar import cifar
 from fedaws.data.digits import digits
+from fedaws.data.download import cache_folder
 from fedaws.data.federated import FederatedData, from_arrays
+from fedaws.data.images import images
 from fedaws.data.synthetic import synthetic
 from fedaws.errors import FedawsError
 
@@ -20,24 +23,46 @@ _PARTS = ("x_train", "y_train", "x_test", "y_test")
 def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
     """The configured data, dealt out to clients; the configuration overrides the method's `classes_per_client`."""
     data = cfg.data
-    match data.name:
-        case "digits":
-            arrays: tuple[Any, ...] = digits()
-        case "synthetic":
-            arrays = synthetic(data.classes, data.features, data.examples_per_class, data.overlap, cfg.seed)
-        case path if path.endswith(".npz"):
-            root = data.root or os.environ.get("FEDAWS_DATA") or "."
-            arrays = _read_npz(Path(root).expanduser() / Path(path).expanduser())
-        case name:
-            raise FedawsError(f"no data set {name!r}; there are digits, synthetic, or the path of an .npz file")
+    arrays, names = _load(cfg)
+    if names is not None and data.num_classes not in (None, len(names)):
+        names = None  # untrained rows have none
     return from_arrays(
         *arrays,
         num_classes=data.num_classes,
         clients_per_class=data.clients_per_class,
         classes_per_client=data.classes_per_client or classes_per_client,
         validation=data.validation,
+        class_names=names,
         seed=cfg.seed,
     )
+
+
+def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
+    """x and y for training, x and y for testing, and the classes' names where they have any."""
+    data = cfg.data
+    root, common = _path(data.root), _path(os.environ.get("FEDAWS_DATA"))
+    match data.name:
+        case "digits":
+            return digits(), None
+        case "synthetic":
+            return synthetic(data.classes, data.features, data.examples_per_class, data.overlap, cfg.seed), None
+        case "cifar10" | "cifar100":
+            return cifar(data.name, [folder for folder in (root, common) if folder], cache_folder())
+        case "images":
+            if root is None:
+                raise FedawsError("data.name=images needs the folder of images; set data.root")
+            return images(root, data.image_size)
+        case path if path.endswith(".npz"):
+            return _read_npz((root or common or Path()) / os.path.expanduser(path)), None
+        case name:
+            raise FedawsError(
+                f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, images, "
+                "or the path of an .npz file"
+            )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(os.path.expanduser(text)) if text else None
 
 
 def _read_npz(path: Path) -> tuple[Any, ...]:

@@ -10,16 +10,27 @@ from fedaws.data.federated import as_input
 from fedaws.evaluate.precision import precision_at, rank
 from fedaws.evaluate.theory import error_bounds, separation
 from fedaws.models import evaluating
+from fedaws.parallel import Workers, own_copies
 from fedaws.types import Params
 
 KS = (1, 3, 5)
 
 
-@torch.no_grad()
-def embed_all(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool, block: int = 2048) -> Tensor:
+_CACHE = 4_000_000
+"""Bytes of examples, as numbers, that are embedded at once."""
+
+
+def embed_all(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool) -> Tensor:
     """g(x) of all examples in evaluation mode (no dropout), in blocks, [N, d]."""
+
+    @torch.no_grad()
+    def embed_block(copy: nn.Module, part: Tensor) -> Tensor:
+        return embed(copy, theta, as_input(part), normalize)
+
     with evaluating(encoder):
-        return torch.cat([embed(encoder, theta, as_input(part), normalize) for part in x.split(block)])
+        workers = Workers(own_copies(encoder))
+        size = max(1, _CACHE // (4 * x[0].numel() * len(workers)))
+        return torch.cat(list(workers.map(embed_block, x.split(size))))
 
 
 @torch.no_grad()

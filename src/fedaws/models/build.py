@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from fedaws.config import ModelConfig
 from fedaws.errors import FedawsError
+from fedaws.models.batchnorm import batch_norms
 from fedaws.models.mlp import mlp
+from fedaws.models.resnet import resnet
 from fedaws.types import Params
 
 
@@ -20,6 +22,8 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
         match cfg.name:
             case "mlp":
                 return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim)
+            case name:
+                return resnet(int(name.removeprefix("resnet")), example_shape, cfg.embedding_dim, cfg.norm)
 
 
 def trainable(encoder: nn.Module) -> Params:
@@ -27,11 +31,17 @@ def trainable(encoder: nn.Module) -> Params:
     return {name: p for name, p in encoder.named_parameters() if p.requires_grad}
 
 
+def model_tensors(encoder: nn.Module) -> Params:
+    """What a trained model consists of beside W: θ, and BatchNorm's statistics if it has any."""
+    layers = batch_norms(encoder).items()
+    return trainable(encoder) | {f"{name}.{key}": b for name, layer in layers for key, b in layer.named_buffers()}
+
+
 @torch.no_grad()
 def set_weights(encoder: nn.Module, theta: Params) -> None:
     """Give the module the trained θ, so that it can be used by itself."""
-    for name, parameter in trainable(encoder).items():
-        parameter.copy_(theta[name])
+    for name, tensor in model_tensors(encoder).items():
+        tensor.copy_(theta[name])
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
-from fedaws.types import CLASS_MATRIX, Params, ServerState
+from fedaws.types import AVERAGE, CLASS_MATRIX, Params, ServerState
 
 _KEPT = 2  # checkpoints
+_AVERAGE = f"slots/{AVERAGE}/"
 
 
 class Facts(BaseModel):
@@ -121,9 +122,9 @@ class RunFolder:
 
     # model
 
-    def save_model(self, state: ServerState, facts: Facts) -> None:
+    def save_model(self, theta: Params, W: Tensor, facts: Facts) -> None:
         """The finished model: weights, and what is needed to use them."""
-        write_tensors(self.model_file, _pack(replace(state, slots={})), facts.model_dump(mode="json"))
+        write_tensors(self.model_file, _pack(ServerState(facts.round, theta, W)), facts.model_dump(mode="json"))
 
     def load_model(self) -> tuple[Params, Tensor, Facts]:
         """θ, W and facts of the finished model, or of the newest checkpoint of an unfinished run."""
@@ -134,8 +135,8 @@ class RunFolder:
         W = tensors.get("W")
         if W is None or W.ndim != 2:
             raise damaged(source, "no matrix W of class embeddings in it")
-        theta = {name.removeprefix("theta/"): t for name, t in tensors.items() if name.startswith("theta/")}
-        return theta, W, facts
+        kept = _AVERAGE if any(name.startswith(_AVERAGE) for name in tensors) else "theta/"
+        return {name.removeprefix(kept): t for name, t in tensors.items() if name.startswith(kept)}, W, facts
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:

@@ -1,5 +1,6 @@
 """What a run writes down as it goes: its folder, if it has one, and the sums between two rows of metrics."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import only_writer
 from fedaws.record.folder import Facts, RunFolder
-from fedaws.types import ServerState
+from fedaws.types import Params, ServerState
 
 Metrics = dict[str, Any]
 
@@ -32,7 +33,7 @@ class Journal:
         if not (resume and folder.started):
             folder.create(self._cfg)
             return state, []
-        _same_config(self._cfg, folder.config(), folder.path)
+        same_config(self._cfg, folder.config(), folder.path)
         found = folder.load_checkpoint(state)
         if found is None:
             return state, folder.rewind_metrics(0)
@@ -68,10 +69,10 @@ class Journal:
         if self._folder is not None:
             self._folder.save_checkpoint(state, self.facts(state))
 
-    def finish(self, state: ServerState) -> None:
+    def finish(self, state: ServerState, theta: Params) -> None:
         """Write the model."""
         if self._folder is not None:
-            self._folder.save_model(state, self.facts(state))
+            self._folder.save_model(theta, state.W, self.facts(state))
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
@@ -88,14 +89,21 @@ def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
             )
 
 
-def _same_config(given: Config, saved: Config, path: Path) -> None:
+def same_config(given: Config, saved: Config, path: Path) -> None:
+    """Refuse to go on with a run that was started with other settings."""
+    for key, ours, theirs in differences(given, saved):
+        raise FedawsError(f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same settings")
+
+
+def differences(given: Config, saved: Config) -> Iterator[tuple[str, Any, Any]]:
+    """The dotted keys in which two configurations differ, with both values.
+
+    >>> list(differences(Config(), Config().override(["seed=3", "spread.weight=1"])))
+    [('seed', 0, 3), ('spread.weight', 10.0, 1.0)]
+    """
     ours, theirs = given.model_dump(), saved.model_dump()
     for section in ours:
         pairs = [(section, ours[section], theirs[section])]
         if isinstance(ours[section], dict):
             pairs = [(f"{section}.{key}", value, theirs[section][key]) for key, value in ours[section].items()]
-        for key, value, old in pairs:
-            if value != old:
-                raise FedawsError(
-                    f"{path} was started with {key}={old}, now it is {value}; resume with the same settings"
-                )
+        yield from (pair for pair in pairs if pair[1] != pair[2])

@@ -14,15 +14,19 @@ from fedaws.record.files import write_bytes
 # Okabe & Ito's colours, which colour-blind readers can tell apart.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#444444"]
 _LINES = ["-", "--", "-.", ":"]
+_LOOK: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
+
+Curve = list[tuple[int, float]]
+"""Round and percentage."""
 
 
 def plot_comparison(histories: dict[str, list[list[dict[str, Any]]]], path: Path, title: str) -> None:
     """Two panels: precision@1 and the largest class cosine, mean over seeds with a band from lowest to highest."""
-    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    with mpl.rc_context(_LOOK):
         figure = Figure(figsize=(10, 4), layout="constrained")
         left, right = figure.subplots(1, 2)
         for i, (method, runs) in enumerate(histories.items()):
-            style = {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i % len(_LINES)], "label": method}
+            style = _style(i, method)
             _band(left, runs, "precision@1", style, 100)
             _band(right, runs, "max_cosine", style, 1)
         left.set(xlabel="round", ylabel="precision@1 (%)", title="Accuracy on held-out examples", ylim=(0, 101))
@@ -30,8 +34,31 @@ def plot_comparison(histories: dict[str, list[list[dict[str, Any]]]], path: Path
         right.axhline(1, color="#bbbbbb", linewidth=1)
         left.legend(frameon=False, loc="lower right")
         figure.suptitle(title)
-        image = BytesIO()
-        figure.savefig(image, dpi=150, format="png")
+        _save(figure, path)
+
+
+def plot_curves(curves: dict[str, list[Curve]], path: Path, title: str, measure: str) -> None:
+    """One panel: a measure in percent by round, for each method the mean over its seeds and a band."""
+    with mpl.rc_context(_LOOK):
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        for i, (method, seeds) in enumerate(curves.items()):
+            common = set.intersection(*({round_num for round_num, _ in curve} for curve in seeds))
+            runs = [[{"round": r, measure: value} for r, value in curve if r in common] for curve in seeds]
+            # The dot is all there is to see of a run that was measured once.
+            _band(axes, runs, measure, _style(i, method) | {"marker": "o", "markevery": [-1]}, 1)
+        axes.set(xlabel="round", ylabel=f"{measure} (%)", title=title, ylim=(0, 101), xlim=(0, None))
+        axes.legend(frameon=False, loc="lower right")
+        _save(figure, path)
+
+
+def _style(number: int, method: str) -> dict[str, Any]:
+    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _LINES[number % len(_LINES)], "label": method}
+
+
+def _save(figure: Figure, path: Path) -> None:
+    image = BytesIO()
+    figure.savefig(image, dpi=150, format="png")
     write_bytes(path, image.getvalue())
 
 

@@ -5,17 +5,18 @@ from torch import nn
 from fedaws.config import Config
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
+from fedaws.models import batch_norms, by_batch_statistics
+from fedaws.parallel import core_by_core
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
 from fedaws.runners.stacked import stacked
 from fedaws.types import RunClients
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
 
 def make_runner(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     """The runner that the configuration names, or for `auto` the fastest that fits."""
-    match choose(cfg, encoder):
+    name, encoder = choose(cfg, encoder), by_batch_statistics(encoder)
+    match name:
         case "pooled":
             return pooled(cfg, data, encoder)
         case "stacked":
@@ -32,10 +33,22 @@ def choose(cfg: Config, encoder: nn.Module) -> str:
             f"train.runner=pooled needs one local SGD step, got clients.local_steps={cfg.clients.local_steps} and "
             f"clients.optimizer={cfg.clients.optimizer}; set train.runner=stacked"
         )
+    if batch_norms(encoder):
+        return _for_batch_norm(cfg, one_step)
     if cfg.train.runner != "auto":
         return cfg.train.runner
     if one_step:
         return "pooled"
-    on_cpu = all(p.device.type == "cpu" for p in encoder.parameters())
-    convolutional = any(isinstance(module, _CONVOLUTIONS) for module in encoder.modules())
-    return "serial" if on_cpu and convolutional else "stacked"
+    return "serial" if core_by_core(encoder) else "stacked"
+
+
+def _for_batch_norm(cfg: Config, one_step: bool) -> str:
+    """Statistics of a client's own batch want one client at a time, those of the cohort's all clients at once."""
+    wanted = "serial" if cfg.model.norm == "batch-local" else "pooled"
+    if wanted == "pooled" and not one_step:
+        raise FedawsError("model.norm=batch-pooled needs one local SGD step; set clients.local_steps=1 or norm=group")
+    if cfg.train.runner not in ("auto", wanted):
+        raise FedawsError(
+            f"model.norm={cfg.model.norm} does not work with train.runner={cfg.train.runner}; set it to {wanted}"
+        )
+    return wanted

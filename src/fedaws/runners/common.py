@@ -8,8 +8,25 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.methods import method_of
+from fedaws.core.schedule import image_size
+from fedaws.data.augment import crop_and_flip, resized
 from fedaws.data.batches import BatchPlan
 from fedaws.data.federated import FederatedData, as_input
+from fedaws.data.hashing import hash64, hash_tensor
+
+
+class Drawn(NamedTuple):
+    """Which examples m clients use over E steps: small, whatever the examples are."""
+
+    numbers: Tensor  # [m, E, b] into FederatedData.x
+    share: Tensor  # [m, E, b] of the step's mean; 0 for padding
+    draws: Tensor | None  # [m, E, b] a random number for each, if images are to be augmented
+    size: int | None  # what images are resized to
+
+    def part(self, block: slice) -> "Drawn":
+        """Some of the clients'."""
+        draws = None if self.draws is None else self.draws[block]
+        return Drawn(self.numbers[block], self.share[block], draws, self.size)
 
 
 class Examples(NamedTuple):
@@ -24,19 +41,31 @@ class ClientData:
     """The clients' side of the data: nobody but a client's own update reads its examples."""
 
     def __init__(self, cfg: Config, data: FederatedData) -> None:
-        self._plan = BatchPlan(data, cfg.clients, cfg.seed)
+        self._cfg, self._plan = cfg, BatchPlan(data, cfg.clients, cfg.seed)
         self._x, self._y = data.x, data.y
         self._labels = method_of(cfg).rows == "all"  # a client with a row of its own has one class, and no use for y
+        self._chance = hash64(cfg.seed, "augment") if cfg.data.augment != "none" else None
         by_examples = cfg.clients.weighting == "examples"
         self._weights = data.num_examples.to(torch.float32) if by_examples else torch.ones(len(data.num_examples))
 
-    def draw(self, clients: Tensor, round_num: int) -> Examples:
-        """What these clients train on in this round."""
+    def draw(self, clients: Tensor, round_num: int) -> Drawn:
+        """What these clients train on in this round; not to be called by two threads at once."""
         numbers, share = self._plan.draw(clients, round_num)
+        draws = None
+        if self._chance is not None:  # of a client, its step and the place in its batch alone
+            steps = round_num * numbers.shape[1] + torch.arange(numbers.shape[1])
+            places = torch.arange(numbers.shape[2])
+            draws = hash_tensor(self._chance, clients.cpu()[:, None, None], steps[:, None], places)
+        return Drawn(numbers, share, draws, image_size(self._cfg.train, round_num))
+
+    def examples(self, drawn: Drawn) -> Examples:
+        """The examples themselves."""
+        numbers, share, draws, size = drawn
         flat = numbers.flatten().to(self._x.device)
-        x = as_input(self._x.index_select(0, flat)).unflatten(0, numbers.shape)
+        x = self._x.index_select(0, flat) if draws is None else crop_and_flip(self._x, flat, draws.flatten())
+        x = as_input(x) if size is None else resized(as_input(x), size)
         y = self._y.index_select(0, flat).view(numbers.shape) if self._labels else self._y[:1].expand(numbers.shape)
-        return Examples(x, y, share.to(self._x.device))
+        return Examples(x.unflatten(0, numbers.shape), y, share.to(self._x.device))
 
     def weights(self, clients: Tensor) -> Tensor:
         """n_i of each, or 1."""
@@ -44,5 +73,5 @@ class ClientData:
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:
-    """Slices of `size` that cover `count`."""
+    """Slices of at most `size` that cover `count`."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))

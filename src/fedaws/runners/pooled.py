@@ -9,7 +9,9 @@ so a block of clients needs one forward and backward pass. Each client's row w_i
 ∇_{w_i} of the sum is ω_i times the gradient that the client itself would have found.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -20,26 +22,38 @@ from fedaws.core.local import ExampleLosses, example_losses
 from fedaws.core.methods import method_of
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
+from fedaws.models import batch_norms
+from fedaws.parallel import Workers, own_copies
 from fedaws.runners.common import ClientData, Examples, blocks
 from fedaws.types import Broadcast, Params, RunClients, Update
 
-_EXAMPLES = 16384
-"""Examples in a micro-batch: activations stay in cache, and PyTorch's overhead is paid rarely."""
+_CACHE = 48_000_000
+"""Bytes that a block's forward pass keeps for the backward one: more falls out of the cache, less pays PyTorch's
+overhead too often."""
 
 
 def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
-    """One pass per block of clients."""
-    clients, loss_of = ClientData(cfg, data), example_losses(encoder, cfg)
-    train_rows = method_of(cfg).rows == "own"
+    """One pass per block of clients; of convolutions the blocks are shared out among the cores, not the layers."""
+    clients = ClientData(cfg, data)
+    together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
+    workers = Workers([example_losses(copy, cfg) for copy in ([encoder] if together else own_copies(encoder))])
+    rows_of = method_of(cfg).rows
+    train_rows = rows_of == "own"
 
-    def run_clients(sent: Broadcast) -> Iterator[Update]:
+    @cache
+    def bytes_per_client(size: int | None) -> int:
+        examples = clients.examples(clients.draw(data.available[:1], 0)._replace(size=size))
+        example = examples.x[0, 0, :1]
+        scores = 0 if rows_of != "all" else 3 * 4 * data.num_classes  # cosines, logits and what the loss makes of them
+        return examples.y.numel() * (bytes_per_example(encoder, torch.cat([example, example])) + scores)
+
+    def run_clients(sent: Broadcast) -> Iterable[Update]:
         factor = schedule(cfg.train, sent.round_num)
         drawn = clients.draw(sent.cohort, sent.round_num)
-        size = max(1, _EXAMPLES // drawn.y.shape[2]) if cfg.train.block == "auto" else cfg.train.block
-        for block in blocks(len(sent.cohort), size):
+
+        def update_of(loss_of: ExampleLosses, block: slice) -> Update:
             cohort, rows = sent.cohort[block], sent.W[block]
-            weights = clients.weights(cohort)
-            examples = Examples(*(part[block] for part in drawn))
+            weights, examples = clients.weights(cohort), clients.examples(drawn.part(block))
             gradient, row_gradient, risks = _pass(
                 loss_of, sent.theta, rows, examples, weights / weights.sum(), train_rows
             )
@@ -47,9 +61,39 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
                 rows = rows - factor * cfg.class_lr * row_gradient
                 rows = F.normalize(rows, dim=1) if cfg.model.normalize else rows
             delta = {k: g.mul_(-factor * cfg.clients.lr) for k, g in gradient.items()}
-            yield Update(cohort, delta, rows, weights, risks)
+            return Update(cohort, delta, rows, weights, risks)
+
+        size = len(sent.cohort) if together else cfg.train.block
+        if size == "auto":
+            size = _block_size(len(sent.cohort), bytes_per_client(drawn.size), len(workers))
+        return workers.map(update_of, blocks(len(sent.cohort), size))
 
     return run_clients
+
+
+def _block_size(count: int, bytes_per_client: int, workers: int) -> int:
+    """Clients in a block: as many as the cache holds, but an equal number of nearly equal blocks for each worker."""
+    fitting = max(1, _CACHE // bytes_per_client)
+    return max(1, math.ceil(count / (workers * math.ceil(count / (fitting * workers)))))
+
+
+def bytes_per_example(encoder: nn.Module, pair: Tensor) -> int:
+    """What a forward pass keeps for the backward one, for each example: two examples keep so much more than one."""
+    one, two = (_kept_bytes(encoder, pair[:count]) for count in (1, 2))
+    return max(1, two - one)
+
+
+def _kept_bytes(encoder: nn.Module, x: Tensor) -> int:
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = encoder(x)
+    del out  # until here the graph held every tensor, so that no two had the same address
+    return sum(kept.values())
 
 
 def _pass(

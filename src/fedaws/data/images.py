@@ -1,0 +1,156 @@
+"""A folder of images per class: pictures of one's own."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaws.errors import FedawsError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Pictures = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+# Pillow reads more, some of it through programs of others.
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+_LAYOUT = "train/<class>/<image> and test/<class>/<image>, or <class>/<image>"
+
+
+def images(
+    folder: Path, size: int | None = None
+) -> tuple[tuple[Pictures, Labels, Pictures | None, Labels | None], tuple[str, ...]]:
+    """(x_train, y_train, x_test, y_test) with RGB images [N, 3, H, W] as bytes, and the classes' names.
+
+    The classes are the folders in `train`, or in `folder` itself where there are neither `train` nor `test`; without a
+    `test` there is no test set. With a `size` the images are scaled and cut, around their centre, to that square.
+    """
+    _pillow()
+    with _looking(folder):
+        train, test = folder / "train", folder / "test"
+        if test.is_dir() and not train.is_dir():
+            raise FedawsError(f"{folder} has a folder test but none train; wanted {_LAYOUT}")
+        classes = _classes(train if train.is_dir() else folder)
+        tested = _classes(test) if test.is_dir() else {}
+    names = tuple(classes)
+    beyond = [name for name in tested if name not in classes]
+    if beyond:
+        raise FedawsError(f"{test / beyond[0]} is a class that {train} has not; add it there or remove it here")
+    files = _numbered(classes, names)
+    x, y = _read_all(files, size, None)
+    if not tested:
+        return (x, y, None, None), names
+    return (x, y, *_read_all(_numbered(tested, names), size, x.shape[1:])), names
+
+
+def _pillow() -> None:
+    try:
+        import PIL.Image  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        raise FedawsError("data.name=images needs Pillow; install it by pip install 'fedaws[images]'") from None
+
+
+@contextmanager
+def _looking(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FedawsError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    """Class → its files, both in the order of their names."""
+    folders = sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
+    if not folders:
+        raise FedawsError(f"{folder} has no folders of images; wanted {_LAYOUT}")
+    for each in folders:
+        if not each.name.isprintable():  # it becomes a class's name, on screens and in files
+            raise FedawsError(f"the folder {str(each)!a} has a name that cannot be printed; rename it")
+    return {each.name: _files(each) for each in folders}
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES and not f.name.startswith("."))
+    if not files:
+        raise FedawsError(f"{folder} has no images ({' '.join(sorted(_SUFFIXES))}); add some or remove the folder")
+    return files
+
+
+def _numbered(classes: dict[str, list[Path]], names: tuple[str, ...]) -> list[tuple[Path, int]]:
+    number = {name: i for i, name in enumerate(names)}
+    return [(file, number[name]) for name, files in classes.items() for file in files]
+
+
+def _read_all(
+    files: list[tuple[Path, int]], size: int | None, shape: tuple[int, ...] | None
+) -> tuple[Pictures, Labels]:
+    """The images straight into the array that is returned; `shape` is what they must have, or None for the first's."""
+    first = files[0][0]
+    shape = shape or ((3, size, size) if size else _read(first, None).shape)
+    try:
+        x = np.empty((len(files), *shape), np.uint8)
+    except (MemoryError, ValueError):
+        fix = "lower data.image_size" if size else "set a small data.image_size"
+        raise FedawsError(f"{len(files):,} images of {_extent(shape)} do not fit into memory; {fix}") from None
+    for i, (path, _) in enumerate(files):
+        image = _read(path, size)
+        if image.shape != shape:
+            raise FedawsError(
+                f"{path} has {_extent(image.shape)} pixels, images before it {_extent(shape)}; "
+                "set data.image_size to bring all to one size"
+            )
+        x[i] = image
+    return x, np.array([label for _, label in files])
+
+
+def _extent(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]:,} × {shape[1]:,}"  # width × height
+
+
+def _read(path: Path, size: int | None) -> Pictures:
+    """One image, [3, H, W]."""
+    from PIL import Image, ImageOps  # noqa: PLC0415 - an extra
+
+    if not path.is_file():  # a pipe would be waited for
+        raise FedawsError(f"{path} is not a file; remove it")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of metadata that are not used
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                if size:
+                    image.draft("RGB", (size, size))  # a JPEG is quickly read at a half or a quarter, if that is enough
+                upright = _rgb(ImageOps.exif_transpose(image), path)
+                if size:
+                    upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
+    except FedawsError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise FedawsError(
+            f"{path} unpacks to more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller or remove it"
+        ) from None
+    except MemoryError:
+        raise FedawsError(f"{path} does not fit into memory; make it smaller or remove it") from None
+    except Exception as error:  # Pillow meets damaged bytes with any of a dozen exceptions
+        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise FedawsError(f"cannot read the image {path}: {why}; mend or remove it") from None
+    return np.asarray(upright).transpose(2, 0, 1)
+
+
+def _rgb(image: "Image.Image", path: Path) -> "Image.Image":
+    """Three bytes a pixel; what shines through is white."""
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    if image.mode[0] in "IF":  # of these Pillow would keep the lowest 8 bits, or clip
+        raise FedawsError(f"{path} has more than 8 bits a channel; save it with 8")
+    if image.mode not in ("RGBA", "RGBa", "LA", "La", "PA") and "transparency" not in image.info:
+        return image.convert("RGB")
+    clear = image.convert("RGBA")
+    white = Image.new("RGBA", clear.size, "white")
+    return Image.alpha_composite(white, clear).convert("RGB")

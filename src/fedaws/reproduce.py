@@ -1,0 +1,103 @@
+"""A table of the paper, run: what is to be run, what is done, what is left."""
+
+import json
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from fedaws import config as configuration
+from fedaws.config import Config
+from fedaws.record.files import write_text
+from fedaws.record.folder import RunFolder
+from fedaws.record.journal import same_config
+from fedaws.run import Interrupted, Reporter, train
+from fedaws.tables import Table
+
+MADE_WITH = "made_with.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the table."""
+
+    label: str
+    config: Config
+    place: Path
+
+
+def plan(
+    table: Table,
+    out: Path,
+    rows: Sequence[str],
+    methods: Sequence[str],
+    seeds: int = 1,
+    rounds: int | None = None,
+    settings: Sequence[str] = (),
+) -> list[Job]:
+    """The runs of these rows and methods that are not finished, the first seed of all before the second of any.
+
+    All configurations are made here, and compared with what was begun: a mistake in the last one shows at once.
+    """
+    jobs = []
+    for number in range(seeds):
+        for row in rows:
+            for method in (m for m in methods if m in table.rows[row].paper):
+                cfg = configured(table, row, method, rounds, settings)
+                cfg = cfg.override([f"seed={cfg.seed + number}"])
+                place = out / row / f"{method}-seed{cfg.seed}"
+                if RunFolder(place).started:
+                    same_config(cfg, RunFolder(place).config(), place)
+                if not finished(RunFolder(place), cfg):
+                    jobs.append(Job(f"{row} {method}, seed {cfg.seed}", cfg, place))
+    return jobs
+
+
+def configured(table: Table, row: str, method: str, rounds: int | None = None, settings: Iterable[str] = ()) -> Config:
+    """The configuration of one run; to stop early is to have fewer rounds, and nothing else."""
+    where = table.rows[row]
+    cfg = configuration.load(where.preset).override([*where.settings, *settings, f"method={method}"])
+    wanted = rounds or cfg.train.rounds
+    return cfg.override([f"train.rounds={min(wanted, table.stop_early.get(method, wanted))}"])
+
+
+def finished(folder: RunFolder, cfg: Config) -> bool:
+    """Whether the run has come to its end and its figures are there."""
+    return folder.finished and any(row["round"] >= cfg.train.rounds for row in folder.metrics())
+
+
+def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed: Callable[[], None]) -> None:
+    """Run them, going on with what was begun; `changed` is called whenever there are new figures."""
+    for job in jobs:
+        try:
+            train(config=job.config, folder=job.place, resume=True, reporter=_noting(reporter(job), job.place))
+        except Interrupted:
+            changed()
+            raise
+        changed()
+
+
+def _noting(reporter: Reporter, place: Path) -> Reporter:
+    """Note beside the run what it is made with: when it has its folder, and before its first round."""
+
+    def on_start(done: int, rounds: int) -> None:
+        write_text(place / MADE_WITH, json.dumps(_made_with()) + "\n")
+        reporter.on_start(done, rounds)
+
+    return replace(reporter, on_start=on_start)
+
+
+def _made_with() -> dict[str, str]:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists() and (found := re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))):
+        cpu = found[1].strip()
+    return {
+        "fedaws": version("fedaws"),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "machine": f"{cpu}, {os.cpu_count()} cores",
+    }
