@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from common import best_times
 from fedaws.config import SpreadConfig
-from fedaws.core import spreadout
+from fedaws.core import mining, spreadout
 
 
 def peak_mb(reset: bool = False) -> float:
@@ -29,7 +29,7 @@ def peak_mb(reset: bool = False) -> float:
 
 def bare_product(W: torch.Tensor, cohort: torch.Tensor) -> None:
     queries = W[cohort]
-    width = spreadout.TILE // len(queries)
+    width = mining.TILE // len(queries)
     buffer = torch.empty(len(queries) * width)
     for start in range(0, len(W), width):
         part = W[start : start + width]

@@ -20,14 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.config import SpreadConfig
-from fedaws.errors import FedawsError
+from fedaws.core import mining
+from fedaws.core.mining import nearest
 
 Distance = Literal["cosine", "euclidean"]
-
-TILE = 4_000_000
-"""Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
-_GROUP = 32  # columns whose maximum is taken first
-_ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
 
 
 # --- the regularisers -----------------------------------------------------------------------------------------------
@@ -72,90 +68,6 @@ def spreadout_nearest(
 
 def _distances(rows: Tensor, W: Tensor, distance: Distance) -> Tensor:
     return 1 - rows @ W.T if distance == "cosine" else torch.cdist(rows, W)
-
-
-# --- mining ---------------------------------------------------------------------------------------------------------
-
-
-def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int) -> Tensor:
-    r"""N_k(c) within C′, without c: the ids of the k classes nearest to each of the cohort's, nearest first, [m, k].
-
-    Exact, in tiles. Only a group of columns whose maximum passes a row's k-th best so far can hold a better one, so the
-    search looks at few groups instead of at every column, and the matrix product stays the cost.
-
-    >>> nearest(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.tensor([0, 2]), None, 1)
-    tensor([[1],
-            [1]])
-    """
-    available = len(W) if candidates is None else len(candidates)
-    if num_neighbors >= available:
-        raise FedawsError(
-            f"num_neighbors={num_neighbors} needs at least {num_neighbors + 1} candidates, got {available}; "
-            "lower spread.neighbors or raise spread.candidates"
-        )
-    pool = W if candidates is None else W[candidates]
-    own = cohort if candidates is None else _positions(cohort, candidates, len(W))
-    shift = _half_squared_norms(pool)
-    rows = max(1, min(len(cohort), 1024))
-    best = torch.cat(
-        [
-            _nearest_in_tiles(W[cohort[s : s + rows]], own[s : s + rows], pool, shift, num_neighbors)
-            for s in range(0, len(cohort), rows)
-        ]
-    )
-    return best if candidates is None else candidates[best]
-
-
-def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int) -> Tensor:
-    m = len(queries)
-    width = min(len(pool), max(_GROUP, TILE // max(1, m) // _ALIGN * _ALIGN))
-    buffer = pool.new_empty(m * width)
-    scores, columns = pool.new_empty(m, 0), own.new_empty(m, 0)
-    for start in range(0, len(pool), width):
-        part = pool[start : start + width]
-        tile = torch.mm(queries, part.T, out=buffer[: m * len(part)].view(m, len(part)))
-        if shift is not None:  # ‖q − w‖² orders like ‖w‖²/2 − q·w
-            tile -= shift[start : start + width]
-        mine = ((own >= start) & (own < start + len(part))).nonzero().squeeze(1)
-        tile[mine, own[mine] - start] = -torch.inf
-        if scores.shape[1] < k or len(part) % _GROUP:
-            found = tile.topk(min(k, len(part)), dim=1)
-            better, places = found.values, found.indices
-        else:
-            better, places = _above(tile, scores[:, -1])
-        scores, columns = torch.cat([scores, better], 1), torch.cat([columns, places + start], 1)
-        scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
-        columns = columns.gather(1, order)
-    return columns
-
-
-def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries of each row above its threshold and their columns, [m, most in a row], filled up with −∞."""
-    m, n = tile.shape
-    groups = n // _GROUP
-    body = tile.view(m, _GROUP, groups)  # group j: columns j, j + groups, …
-    row, group = (body.amax(1) > threshold[:, None]).nonzero(as_tuple=True)
-    values = body[row, :, group]  # [hits, _GROUP]
-    hit, member = (values > threshold[row, None]).nonzero(as_tuple=True)
-    row = row[hit]
-    place = torch.arange(len(row), device=tile.device) - torch.searchsorted(row, row)  # rows come in order
-    most = int(place.max()) + 1 if len(place) else 0
-    better, columns = tile.new_full((m, most), -torch.inf), row.new_zeros(m, most)
-    better[row, place], columns[row, place] = values[hit, member], member * groups + group[hit]
-    return better, columns
-
-
-def _positions(cohort: Tensor, candidates: Tensor, num_classes: int) -> Tensor:
-    """Where each of the cohort stands among the candidates, −1 if it does not."""
-    place = cohort.new_full((num_classes,), -1)
-    place[candidates] = torch.arange(len(candidates), device=cohort.device)
-    return place[cohort]
-
-
-def _half_squared_norms(pool: Tensor) -> Tensor | None:
-    """‖w‖²/2 of each row, or None where all are equal and do not change the order."""
-    squares = torch.linalg.vector_norm(pool, dim=1).square_().mul_(0.5)
-    return None if float(squares.max() - squares.min()) <= 1e-5 * float(squares.max()) else squares
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
@@ -206,7 +118,7 @@ def mined_gradient(
 
 def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
     """w_c · w_y for each pair, in blocks."""
-    block = max(1, TILE // rows.shape[1])
+    block = max(1, mining.TILE // rows.shape[1])
     return torch.cat([(rows[c[s : s + block]] * rows[y[s : s + block]]).sum(1) for s in range(0, len(c), block)])
 
 
@@ -359,5 +271,5 @@ def reachable_margin(num_classes: int, dim: int) -> float:
 
 
 def _row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    height = max(1, TILE // max(1, columns))
+    height = max(1, mining.TILE // max(1, columns))
     return (slice(s, min(s + height, rows)) for s in range(0, rows, height))

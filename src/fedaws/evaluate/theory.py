@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.core.losses import cosine_contrastive, positive_hinge
-from fedaws.core.spreadout import nearest
+from fedaws.core.mining import nearest
 from fedaws.evaluate.precision import TILE
 
 MOST_CLASSES, SAMPLED_CLASSES = 20_000, 4_096
