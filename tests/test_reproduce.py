@@ -142,6 +142,16 @@ def test_stopping_early_is_fewer_rounds_and_nothing_else(table: Table, tiny: Con
     assert cfg == tiny.override(["method=positive-only", "train.rounds=8"])
 
 
+def test_a_methods_own_settings_are_used_and_shown_but_not_asked_for_again(table: Table, tmp_path: Path) -> None:
+    own = table.model_copy(update={"settings": {"fedaws": ("clients.lr=0.5",)}})
+    assert configured(own, "plain", "fedaws").clients.lr == 0.5
+    assert configured(own, "plain", "positive-only").clients.lr != 0.5
+    reproduce(plan(own, tmp_path, ["plain"], ["fedaws"]), lambda job: Reporter(), lambda: None)
+    ours = collect(own, tmp_path)["rows"]["plain"]["methods"]["fedaws"]["ours"]
+    assert ours["settings"] == ["clients.lr=0.5"]
+    assert "clients.lr" not in ours["command"]
+
+
 @pytest.mark.parametrize(("rounds", "expected"), [(3, (3, 3)), (10, (8, 10)), (50, (8, 50))])
 def test_rounds_hold_for_all_but_stop_early_is_the_most(table: Table, rounds: int, expected: tuple[int, int]) -> None:
     methods = ("positive-only", "fedaws")

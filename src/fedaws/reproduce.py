@@ -59,7 +59,8 @@ def plan(
 def configured(table: Table, row: str, method: str, rounds: int | None = None, settings: Iterable[str] = ()) -> Config:
     """The configuration of one run; to stop early is to have fewer rounds, and nothing else."""
     where = table.rows[row]
-    cfg = configuration.load(where.preset).override([*where.settings, *settings, f"method={method}"])
+    own = [*where.settings, *table.settings.get(method, ())]
+    cfg = configuration.load(where.preset).override([*own, *settings, f"method={method}"])
     wanted = rounds or cfg.train.rounds
     return cfg.override([f"train.rounds={min(wanted, table.stop_early.get(method, wanted))}"])
 

@@ -127,7 +127,7 @@ def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | No
         "max_cosine": round(max(cosines), 4),
         "seconds": round(statistics.fmean(record.last["seconds"] for record in records), 1),
         "validation": cfg.data.validation,
-        "settings": _settings(usual, cfg),
+        "settings": [*table.settings.get(method, ()), *_settings(usual, cfg)],
         "command": _command(table, row, method, records, usual),
         "machine": made_with.pop("machine", "?"),
         "versions": made_with,

@@ -31,6 +31,7 @@ class Table(Section):
     title: str
     measures: Annotated[tuple[str, ...], Field(min_length=1)] = ("precision@1",)
     stop_early: dict[str, Count] = Field(default_factory=dict)  # rounds that are enough to see a method collapse
+    settings: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # what a method has beside its row's
     rows: Annotated[dict[str, Row], Field(min_length=1)]
 
     @property
@@ -71,7 +72,7 @@ def load_table(source: str) -> Table:
     except ValueError as error:
         raise FedawsError(f"{source} is not TOML: {error}") from None
     for name, row in table.rows.items():
-        choose(list(METHODS), ",".join([*row.paper, *table.stop_early]), "method", source)
+        choose(list(METHODS), ",".join([*row.paper, *table.stop_early, *table.settings]), "method", source)
         for method, figures in row.paper.items():
             if len(figures) != len(table.measures):
                 raise FedawsError(
