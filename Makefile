@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 DONE   := $(VENV)/.installed
 
-.PHONY: demo test check bench slow clean help
+.PHONY: demo test check bench slow e2e clean help
 
 help:              ## this list
 	@grep -hE '^[a-z]+: .*##|^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -28,10 +28,14 @@ test: check        ## check, then the tests
 slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures over every λ
 	$(BIN)/pytest -q -m slow
 
+e2e: $(DONE)       ## real processes on loopback: TLS, keys, kills and restarts; ten minutes and more on two cores
+	$(BIN)/pytest -q -m e2e tests/flower
+
 bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/spread.py
 	$(BIN)/python benchmarks/convolutions.py
+	$(BIN)/python benchmarks/xc_read.py
 
 clean:             ## remove what was built and run
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

@@ -278,7 +278,10 @@ def test_presets_are_listed_with_a_line_each(cli: Cli) -> None:
     assert all(name in cli("presets").out for name in presets())
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["reproduce"], ["evaluate"], ["presets"]])
+COMMANDS = [["train"], ["compare"], ["reproduce"], ["evaluate"], ["presets"], ["flower", "init"], ["flower", "up"]]
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
 def test_every_command_has_help_with_an_example(cli: Cli, command: list[str]) -> None:
     code, out, err = cli(*command, "--help")
     assert (code, err) == (0, "")

@@ -10,11 +10,12 @@ import fedaws
 
 SOURCE = Path(fedaws.__file__).parent
 
-BASE = {"errors", "types", "config"}
+BASE = {"errors", "types", "config", "sparse"}
 # What each part may import besides itself, from the data to the command line.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
+    "sparse": set(),
     "config": {"errors"},
     "memory": set(),
     "parallel": set(),
@@ -31,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "reproduce": BASE | {"tables", "record", "run"},
     "results": BASE | {"tables", "checks", "core", "record", "reproduce"},
     "console": BASE | {"core", "record", "run", "compare"},
-    "cli": BASE | {"memory", "tables", "core", "record", "run", "compare", "reproduce", "results", "console"},
+    "flower": BASE | {"checks", "data", "models", "core", "runners", "evaluate", "record", "run"},
+    "cli": BASE | {"memory", "tables", "core", "record", "run", "compare", "reproduce", "results", "console", "flower"},
     "presets": set(),
     "__init__": BASE | {"core", "data", "run"},
     "__main__": {"cli"},

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedaws import config, core, data
     from fedaws.config import Config
-    from fedaws.data import FederatedData, from_arrays, from_dataset
+    from fedaws.data import FederatedData, from_arrays, from_dataset, from_sparse
     from fedaws.errors import FedawsError
     from fedaws.run import Reporter, Run, load, train
 
@@ -21,6 +21,7 @@ __all__ = [
     "data",
     "from_arrays",
     "from_dataset",
+    "from_sparse",
     "load",
     "train",
 ]
@@ -34,6 +35,7 @@ _HOMES = {
     "Run": "run",
     "from_arrays": "data",
     "from_dataset": "data",
+    "from_sparse": "data",
     "load": "run",
     "train": "run",
 }

@@ -73,6 +73,7 @@ def _check_images(cfg: Config, data: FederatedData, encoder: nn.Module) -> None:
         key, none = ("train.sizes", "train.sizes=[]") if sizes else ("data.augment=crop-flip", "data.augment=none")
         raise FedawsError(f"{key} needs images [channels, height, width], got examples of shape {shape}; set {none}")
     for size in sizes:
+        assert isinstance(data.x, Tensor)
         try:
             example_shape_fits(encoder, resized(as_input(data.x[:1]), size), cfg.model.embedding_dim)
         except FedawsError as error:

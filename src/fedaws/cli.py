@@ -193,6 +193,53 @@ def reproduce_command(
             console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
 
 
+flower_app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode=None)
+app.add_typer(flower_app, name="flower")
+
+
+@flower_app.command("init", epilog="Example: fedaws flower init trial --clients 10 && fedaws flower up trial")
+def flower_init_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    clients: Annotated[int, typer.Option(min=2, help="Nodes, each with examples of one class.")],
+    classes: Annotated[int | None, typer.Option(min=2, help="Only the first so many classes of the data.")] = None,
+    source: Annotated[str, typer.Option("--config", metavar="PRESET|FILE.toml", help="The run.")] = "digits-flower",
+    settings: Settings = None,
+    host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeatable.")] = None,
+) -> None:
+    """Write what a federation needs: certificates, keys, who is who, and a data split for a trial on this machine."""
+    with _user_errors(), _flower_extra():
+        from fedaws.flower.setup import create  # noqa: PLC0415 - nothing else needs Flower
+
+        cfg = configuration.load(source).override(settings or [])
+        place = create(folder, cfg, clients, classes, host or ())
+        console.say(f"{clients} nodes in {place.root}; try them on this machine with: fedaws flower up {folder}")
+
+
+@flower_app.command("up", epilog="Example: fedaws flower up trial")
+def flower_up_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
+) -> None:
+    """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
+    with _user_errors(), _flower_extra():
+        from fedaws.flower.up import up  # noqa: PLC0415 - nothing else needs Flower
+
+        last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
+        if json:
+            _print_json({**last, "folder": str(folder / "run")})
+        else:
+            console.out.print(console.metrics_table(last, f"{folder / 'run'}"))
+
+
+@contextmanager
+def _flower_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
+            raise
+        raise FedawsError("Flower is not installed; install it: pip install 'fedaws[flower]'") from None
+
+
 # click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 

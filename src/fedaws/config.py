@@ -25,7 +25,7 @@ Name = Annotated[str, Field(pattern=r"^\w[\w .+-]*$", max_length=100)]  # it bec
 MethodName = Literal["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"]
 OptimizerName = Literal["sgd", "adagrad", "adam"]
 ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
-ModelName = Literal["mlp", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56"]
+ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56"]
 NormName = Literal["group", "weight", "none", "batch-local", "batch-pooled"]
 
 
@@ -38,7 +38,8 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Which examples, and how they lie with the clients."""
 
-    # digits, synthetic, cifar10, cifar100, images, or the path of an .npz with x_train, y_train, x_test, y_test
+    # digits, synthetic, cifar10, cifar100, images, or the path of an .npz with x_train, y_train, x_test, y_test;
+    # sparse: delicious, yso-finna-en, amazoncat-13k, wikilshtc-325k, amazon-670k, xc (what lies in root), xc-synthetic
     name: str = "digits"
     root: str | None = None  # where they are looked for first, before $FEDAWS_DATA and the cache; images: their folder
     image_size: Count | None = None  # images: the side they are scaled and cut to; None: they have one size already
@@ -53,6 +54,9 @@ class DataConfig(Section):
         50  # examples of each class (a fifth of them for the test),
     )
     overlap: NonNegative = 0.5  # and their noise, as a multiple of the distance between class centres
+    like: str = "amazon-670k"  # xc-synthetic: the set of whose shape they are,
+    scale: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0  # or of that much of it
+    test_examples: Count | Literal["all"] = "all"  # sparse data: test on so many, the same for every seed
 
 
 class ModelConfig(Section):
@@ -60,7 +64,8 @@ class ModelConfig(Section):
 
     name: ModelName = "mlp"
     embedding_dim: Count = 32
-    hidden: tuple[Count, ...] = (128,)  # mlp: its layers
+    hidden: tuple[Count, ...] = (128,)  # mlp and bag: their layers; bag with none: the table of features alone
+    residual: bool = False  # bag: add the features' mean to what the layers make of it
     norm: NormName = "group"  # resnet: what stands in for BatchNorm
     normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
 
@@ -87,6 +92,8 @@ class ServerConfig(Section):
     optimizer: ServerOptimizerName = "sgd"
     lr: Positive = 1.0
     momentum: Fraction = 0.0
+    table_optimizer: Literal["adagrad", "sgd"] = "adagrad"  # of embedding tables; adagrad has one accumulator a row
+    table_lr: Positive | None = None  # of embedding tables: with adagrad a row's longest step; None: lr
     average: Fraction = 0.0  # decay of the exponential average of θ that is evaluated and kept; 0: the last θ
 
 

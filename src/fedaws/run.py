@@ -18,6 +18,7 @@ from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features, as_input
 from fedaws.data.hashing import hash64
+from fedaws.data.labelsets import as_sparse
 from fedaws.errors import FedawsError
 from fedaws.evaluate import evaluate
 from fedaws.evaluate.measures import embed_all
@@ -37,6 +38,7 @@ from fedaws.parallel import shared_out
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
+from fedaws.sparse import Rows, SparseRows, is_scipy
 from fedaws.types import Params, ServerState
 
 
@@ -78,7 +80,7 @@ class Run:
         return self.facts.class_names
 
     def embed(self, x: Any) -> Tensor:
-        """g(x) of examples [B, …], NumPy or torch; [B, d]."""
+        """g(x) of examples [B, …], NumPy, torch or, where the model was trained on such, scipy's sparse; [B, d]."""
         return embed_all(self.encoder, self.theta, self._checked(x), self.config.model.normalize)
 
     def identify(self, x: Any, k: int = 1) -> Ranking:
@@ -95,7 +97,8 @@ class Run:
                 f"the data has {data.num_classes} classes, the model {len(self.W)}; they do not belong together"
             )
         x, y = self._checked(data.x_test), data.y_test.to(self.W.device)
-        return evaluate(self.encoder, self.theta, self.W, x, y, self.config)
+        weights = None if data.label_weights is None else data.label_weights.to(self.W.device)
+        return evaluate(self.encoder, self.theta, self.W, x, y, self.config, weights)
 
     def _configured_data(self) -> FederatedData:
         if self.facts.own_data:
@@ -105,8 +108,8 @@ class Run:
             )
         return load_data(self.config, method_of(self.config).classes_per_client)
 
-    def _checked(self, x: Any) -> Tensor:
-        features = as_features(x)
+    def _checked(self, x: Any) -> Rows:
+        features = as_sparse(x) if isinstance(x, SparseRows) or is_scipy(x) else as_features(x)
         got, wanted = _dtype_name(features), self.facts.example_dtype
         if got != wanted:  # bytes are scaled to 0 … 1, numbers are taken as they are
             raise FedawsError(f"x is {got}, the model was trained on {wanted}; prepare x as the training examples were")
@@ -148,7 +151,7 @@ def train(
     place = None if folder is None else Path(folder)
     journal = Journal(cfg, facts, None if place is None else RunFolder(place))
     with journal.held(), evaluating(encoder), shared_out(encoder):
-        state, history = journal.open(initial_state(cfg, data, encoder), resume)
+        state, history = journal.open(initial_state(cfg, data, encoder, shared=not own_encoder), resume)
         state = _loop(cfg, data, encoder, state, journal, history, reporter)
         theta = _model(cfg, data, encoder, state)
         journal.finish(state, theta)
@@ -174,13 +177,16 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
     return Run(cfg, encoder, theta, W, facts, record.metrics(), folder=record.path)
 
 
-def _dtype_name(x: Tensor) -> str:
+def _dtype_name(x: Rows) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def initial_state(cfg: Config, data: FederatedData, encoder: nn.Module) -> ServerState:
-    """θ⁰ from the encoder; W⁰ random on the sphere, from the seed."""
-    theta = {name: p.detach().clone() for name, p in trainable(encoder).items()}
+def initial_state(cfg: Config, data: FederatedData, encoder: nn.Module, shared: bool = False) -> ServerState:
+    """θ⁰ from the encoder; W⁰ random on the sphere, from the seed.
+
+    With `shared` memory a run on the state changes the encoder's tables, which then need not be there twice.
+    """
+    theta = {name: p.detach() if shared else p.detach().clone() for name, p in trainable(encoder).items()}
     rng = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings"))
     W = F.normalize(torch.randn(data.num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
     return ServerState(0, theta, W.to(data.x.device), data.class_of)
@@ -209,7 +215,8 @@ def _loop(
         if done % cfg.train.evaluate_every == 0 or done == cfg.train.rounds:
             check_weights(state)
             theta = _model(cfg, data, encoder, state)
-            row = journal.measured(done, evaluate(encoder, theta, state.W, data.x_test, data.y_test, cfg))
+            measures = evaluate(encoder, theta, state.W, data.x_test, data.y_test, cfg, data.label_weights)
+            row = journal.measured(done, measures)
             history.append(row)
             reporter.on_metrics(row)
             warn_of_collapse(cfg, history, reporter.on_warning)
@@ -228,6 +235,7 @@ def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerSt
         return state.averaged
     starts, count = data.starts[data.available].tolist(), max(8, 1000 // len(data.available))
     ends = data.starts[data.available + 1].tolist()
+    assert isinstance(data.x, Tensor)  # images
     samples = [as_input(data.x[s : min(s + count, e)]) for s, e in zip(starts, ends, strict=True)]
     if cfg.model.norm == "batch-pooled":
         samples = [torch.cat(samples)]

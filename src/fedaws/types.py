@@ -13,6 +13,8 @@ CLASS_MATRIX = "<W>"
 
 AVERAGE = "average"
 """The slot of the exponential average of θ."""
+ROW_SQUARES = "row_squares"
+"""The slot of the tables' row-wise Adagrad: a number for each row."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Update:
     """What a block of m clients sends back.
 
     `delta` is the weighted mean of θ_i − θ over the block, so that a block of one client and a block of a thousand are
-    added up by the same line; `W` has the clients' rows one by one.
+    added up by the same line; `W` has the clients' rows one by one. The delta of an embedding table is a sparse tensor
+    of the rows that the block's examples touch.
     """
 
     cohort: Tensor  # [m]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedaws.core.tables import mean_rows
 from fedaws.types import Params, ServerState, Update
 
 
@@ -28,20 +29,25 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
     nothing, and its row is not in the result.
     """
     total, delta, loss = 0.0, Params(), 0.0
+    tables: dict[str, list[tuple[float, Tensor]]] = {}
     cohorts, rows, weights = [], [], []
     for update in updates:
         weight = float(update.weights.sum())
         total += weight
         loss += float((update.loss * update.weights).sum())
         for name, change in update.delta.items():  # a running mean: nothing to do for the first block
-            delta[name] = delta[name].lerp(change, weight / total) if name in delta else change
+            if change.is_sparse:  # other rows in every block: added up once, at the end
+                tables.setdefault(name, []).append((weight, change))
+            else:
+                delta[name] = delta[name].lerp(change, weight / total) if name in delta else change
         cohorts.append(update.cohort)
         rows.append(update.W)
         weights.append(update.weights)
     if not cohorts:
         return Aggregate({}, torch.empty(0, dtype=torch.int64, device=state.W.device), state.W[:0], float("nan"))
-    classes, mean_rows = _rows_by_class(state.classes(torch.cat(cohorts)), torch.cat(rows), torch.cat(weights))
-    return Aggregate(delta, classes, mean_rows, loss / total)
+    delta |= {name: mean_rows(parts, total) for name, parts in tables.items()}
+    classes, class_rows = _rows_by_class(state.classes(torch.cat(cohorts)), torch.cat(rows), torch.cat(weights))
+    return Aggregate(delta, classes, class_rows, loss / total)
 
 
 def _rows_by_class(classes: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

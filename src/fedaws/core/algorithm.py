@@ -16,6 +16,7 @@ from fedaws.core.methods import method_of
 from fedaws.core.optimizers import optimizer_step
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import spread_
+from fedaws.core.tables import step_tables
 from fedaws.errors import FedawsError
 from fedaws.types import AVERAGE, CLASS_MATRIX, Broadcast, Params, RunClients, ServerState, Update
 
@@ -65,11 +66,11 @@ def finish_round(
 ) -> ServerState:
     """Lines 11–14: average θ, put the rows together, spread them.
 
-    `in_place` lets the new state take over the old one's W, for matrices too large to copy every round.
+    `in_place` lets the new state take over the old one's W and tables, too large to be copied every round.
     """
     method, factor = method_of(cfg), schedule(cfg.train, state.round_num)
     total = aggregate(state, updates)
-    theta, W, slots = _server_step(state, total.delta, cfg, factor)
+    theta, W, slots = _server_step(state, total.delta, cfg, factor, in_place)
     if cfg.server.average:
         slots = slots | {AVERAGE: _averaged(state, theta, cfg.server.average)}
     W = W if in_place or W is not state.W else W.clone()
@@ -81,20 +82,22 @@ def finish_round(
 
 
 def _server_step(
-    state: ServerState, delta: Params, cfg: Config, factor: float
+    state: ServerState, delta: Params, cfg: Config, factor: float, in_place: bool
 ) -> tuple[Params, Tensor, dict[str, Params]]:
-    """The server's optimiser on the averaged delta.
+    """The server's optimiser on the averaged delta; tables have their own.
 
     The optimiser sees delta / factor and its step is multiplied by the factor, which is what a learning-rate schedule
     does to any optimiser; for plain averaging the two cancel.
     """
     if not delta:
         return state.theta, state.W, state.slots
-    direction = delta if factor == 1 else {k: d / factor for k, d in delta.items()}
+    direction = {k: d if factor == 1 else d / factor for k, d in delta.items() if not d.is_sparse}
     step, slots = optimizer_step(
         cfg.server.optimizer, direction, state.slots, cfg.server.lr * factor, cfg.server.momentum
     )
-    theta = {k: v + step[k] for k, v in state.theta.items()}
+    tables, memory = step_tables(state, delta, cfg.server, factor, in_place)
+    theta = {k: tables[k] if k in tables else v + step[k] for k, v in state.theta.items()}
+    slots = slots | memory if memory else slots
     if method_of(cfg).rows != "all":
         return theta, state.W, slots
     W = state.W + step[CLASS_MATRIX]

@@ -9,27 +9,28 @@ from collections.abc import Callable, Iterable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from fedaws.config import Config
 from fedaws.core import losses
 from fedaws.core.methods import method_of
 from fedaws.core.optimizers import Slots, optimizer_step
+from fedaws.sparse import Rows
 from fedaws.types import CLASS_MATRIX, Params
 
-ExampleLosses = Callable[[Params, Tensor, Tensor, Tensor], Tensor]
+ExampleLosses = Callable[[Params, Tensor, Rows, Tensor], Tensor]
 """(θ, w, x [B, …], y [B]) → losses: [B] with the client's own row w [d]; [m, b] with the rows [m, 1, d] of m clients,
 whose b examples each follow one another in x."""
 
 
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[Rows, Tensor, Tensor]
 """x, y and share of one step."""
 
-Gradient = Callable[[Params, Tensor, Tensor, Tensor, Tensor], tuple[tuple[Params, Tensor], Tensor]]
+Gradient = Callable[[Params, Tensor, Rows, Tensor, Tensor], tuple[tuple[Params, Tensor], Tensor]]
 """(θ, w, x, y, share) → ((∇_θ, ∇_w), risk), of one client or of a stack of them."""
 
 
-def embed(encoder: nn.Module, theta: Params, x: Tensor, normalize: bool = True) -> Tensor:
+def embed(encoder: nn.Module, theta: Params, x: Rows, normalize: bool = True) -> Tensor:
     """g_θ(x), on the unit sphere unless `normalize` is off; [B, d]."""
     embeddings: Tensor = functional_call(encoder, theta, (x,))
     return F.normalize(embeddings, dim=-1) if normalize else embeddings
@@ -40,11 +41,11 @@ def example_losses(encoder: nn.Module, cfg: Config) -> ExampleLosses:
     normalize, clients = cfg.model.normalize, cfg.clients
     loss_name = method_of(cfg).loss
 
-    def of_own_row(theta: Params, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def of_own_row(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
         return losses.positive_hinge(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w, clients.margin)
 
-    def of_all_rows(theta: Params, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def of_all_rows(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         encoder_theta = {k: v for k, v in theta.items() if k != CLASS_MATRIX}
         embeddings = embed(encoder, encoder_theta, x, normalize)
         W = F.normalize(theta[CLASS_MATRIX], dim=-1) if normalize else theta[CLASS_MATRIX]
@@ -62,10 +63,10 @@ def example_losses(encoder: nn.Module, cfg: Config) -> ExampleLosses:
 def own_gradient(loss_of: ExampleLosses) -> Gradient:
     """∇ of one client's risk, and the risk."""
 
-    def risk(theta: Params, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    def risk(theta: Params, w: Tensor, x: Rows, y: Tensor, share: Tensor) -> Tensor:
         return (loss_of(theta, w, x, y) * share).sum()
 
-    return grad_and_value(risk, argnums=(0, 1))
+    return _gradient(risk)
 
 
 def stacked_gradient(loss_of: ExampleLosses) -> Gradient:
@@ -75,17 +76,22 @@ def stacked_gradient(loss_of: ExampleLosses) -> Gradient:
     """
     of_many = vmap(loss_of)
 
-    def losses_of(theta: Params, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def risks(theta: Params, w: Tensor, x: Rows, y: Tensor, share: Tensor) -> Tensor:
         if len(w) > 1:
-            return of_many(theta, w, x, y)
+            return (of_many(theta, w, x, y) * share).sum(1)
         # A stack of one needs no vmap, under which GroupNorm refuses images with their channels last.
-        return loss_of({k: v[0] for k, v in theta.items()}, w[0], x[0], y[0])[None]
+        losses = loss_of({k: v[0] for k, v in theta.items()}, w[0], x[0], y[0])  # type: ignore[index]
+        return (losses[None] * share).sum(1)
 
-    def gradient(theta: Params, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> tuple[tuple[Params, Tensor], Tensor]:
+    return _gradient(risks)
+
+
+def _gradient(risks_of: Callable[[Params, Tensor, Rows, Tensor, Tensor], Tensor]) -> Gradient:
+    def gradient(theta: Params, w: Tensor, x: Rows, y: Tensor, share: Tensor) -> tuple[tuple[Params, Tensor], Tensor]:
         leaves = {k: v.detach().requires_grad_() for k, v in theta.items()}
         w = w.detach().requires_grad_()
         with torch.enable_grad():
-            risks = (losses_of(leaves, w, x, y) * share).sum(1)
+            risks = risks_of(leaves, w, x, y, share)
             found = torch.autograd.grad(risks.sum(), [*leaves.values(), w], materialize_grads=True)
         return (dict(zip(leaves, found, strict=False)), found[-1]), risks.detach()
 

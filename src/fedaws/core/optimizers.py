@@ -27,6 +27,8 @@ def optimizer_step(
     >>> optimizer_step("sgd", {"a": torch.tensor([2.0])}, {}, lr=0.5)
     ({'a': tensor([1.])}, {})
     """
+    if not direction:
+        return {}, slots
     match name:
         case "sgd":
             if momentum == 0:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaws.data.hashing import hash64
 from fedaws.errors import FedawsError
+from fedaws.sparse import Rows, SparseRows
 
 _LABELS = "integer labels 0 … classes − 1"
 
@@ -21,14 +22,15 @@ class FederatedData:
     Client i has the examples `starts[i]` up to `starts[i + 1]`; a client without any is never picked and keeps its row.
     """
 
-    x: Tensor  # [N, …]
+    x: Rows  # [N, …]
     y: Tensor  # [N]
     starts: Tensor  # [clients + 1]
     class_of: Tensor  # [clients] the class of each client; its first class where it has several
     num_classes: int
-    x_test: Tensor
-    y_test: Tensor
+    x_test: Rows
+    y_test: Rows  # [N'] or, where an example may have several labels, a set for each
     class_names: tuple[str, ...] | None = None
+    label_weights: Tensor | None = None  # [classes] 1 / propensity of a label, for label sets
 
     @property
     def num_examples(self) -> Tensor:
@@ -42,7 +44,7 @@ class FederatedData:
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same data on a device."""
-        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | SparseRows)}
         return replace(self, **moved)
 
 
@@ -83,18 +85,16 @@ def from_arrays(
     if class_names is not None and len(class_names) != classes:
         raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
     if validation:
-        keep, held_out = _hold_out(len(labels), validation, seed)
+        keep, held_out = hold_out(len(labels), validation, seed)
         test_features, test_labels = features[held_out], labels[held_out]
         features, labels = features[keep], labels[keep]
     if num_classes is None:
         _no_empty_class(labels, classes, "lower data.validation" if validation else "renumber the labels")
-    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
-    order = torch.argsort(client, stable=True)
-    counts = torch.bincount(client, minlength=classes * clients_per_class)
+    order, starts = by_client(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=_channels_last(features[order]),
         y=labels[order],
-        starts=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+        starts=starts,
         class_of=torch.arange(classes).repeat_interleave(clients_per_class),
         num_classes=classes,
         # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
@@ -116,8 +116,14 @@ def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedDat
     return from_arrays(x, y, x_test, y_test, **options)
 
 
-def as_input(x: Tensor) -> Tensor:
+@overload
+def as_input(x: Tensor) -> Tensor: ...
+@overload
+def as_input(x: Rows) -> Rows: ...
+def as_input(x: Rows) -> Rows:
     """What an encoder is given: bytes (images, kept small in memory) as numbers from 0 to 1, all else as it is."""
+    if isinstance(x, SparseRows):
+        return x
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
@@ -215,7 +221,8 @@ def _no_empty_class(labels: Tensor, classes: int, fix: str) -> None:
     )
 
 
-def _hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
+def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The numbers of the examples that stay, and of those held out for tuning."""
     held = round(validation * count) if validation < 1 else int(validation)
     if not 0 < held < count:
         raise FedawsError(
@@ -223,6 +230,15 @@ def _hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]
         )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(hash64(seed, "validation")))
     return order[held:].sort().values, order[:held].sort().values
+
+
+def by_client(
+    labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The order that sorts examples by client, and where each client's begin."""
+    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
+    counts = torch.bincount(client, minlength=classes * clients_per_class)
+    return torch.argsort(client, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int) -> Tensor:

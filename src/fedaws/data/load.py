@@ -14,15 +14,22 @@ from fedaws.data.digits import digits
 from fedaws.data.download import cache_folder
 from fedaws.data.federated import FederatedData, from_arrays
 from fedaws.data.images import images
+from fedaws.data.labelsets import from_sparse
 from fedaws.data.synthetic import synthetic
+from fedaws.data.xc import SETS, some_rows, xc
+from fedaws.data.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 
+SPARSE = (*SETS, "xc", "xc-synthetic")
+"""Data of sparse examples with sets of labels."""
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
     """The configured data, dealt out to clients; the configuration overrides the method's `classes_per_client`."""
     data = cfg.data
+    if data.name in SPARSE:
+        return _load_sparse(cfg, classes_per_client)
     arrays, names = _load(cfg)
     if names is not None and data.num_classes not in (None, len(names)):
         names = None  # untrained rows have none
@@ -37,6 +44,34 @@ def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
     )
 
 
+def _load_sparse(cfg: Config, classes_per_client: int) -> FederatedData:
+    data = cfg.data
+    if data.num_classes is not None:
+        raise FedawsError(
+            f"data.num_classes={data.num_classes}: {data.name} says itself how many there are; leave it out"
+        )
+    if data.name == "xc-synthetic":
+        train, test = xc_synthetic(data.like, data.scale, cfg.seed, cache_folder())
+    else:
+        train, test = xc(data.name, _roots(cfg), cache_folder())
+    test = some_rows(test, None if data.test_examples == "all" else data.test_examples)
+    shape = SETS.get(data.like if data.name == "xc-synthetic" else data.name)
+    return from_sparse(
+        *train,
+        *test,
+        clients_per_class=data.clients_per_class,
+        classes_per_client=data.classes_per_client or classes_per_client,
+        validation=data.validation,
+        propensity=shape.propensity if shape else (0.55, 1.5),
+        seed=cfg.seed,
+    )
+
+
+def _roots(cfg: Config) -> list[Path]:
+    """Where data are looked for, before the cache."""
+    return [path for path in (_path(cfg.data.root), _path(os.environ.get("FEDAWS_DATA"))) if path]
+
+
 def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
     """x and y for training, x and y for testing, and the classes' names where they have any."""
     data = cfg.data
@@ -47,7 +82,7 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
         case "synthetic":
             return synthetic(data.classes, data.features, data.examples_per_class, data.overlap, cfg.seed), None
         case "cifar10" | "cifar100":
-            return cifar(data.name, [folder for folder in (root, common) if folder], cache_folder())
+            return cifar(data.name, _roots(cfg), cache_folder())
         case "images":
             if root is None:
                 raise FedawsError("data.name=images needs the folder of images; set data.root")
@@ -56,7 +91,7 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
             return _read_npz((root or common or Path()) / os.path.expanduser(path)), None
         case name:
             raise FedawsError(
-                f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, images, "
+                f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, images, {', '.join(SPARSE)}, "
                 "or the path of an .npz file"
             )
 

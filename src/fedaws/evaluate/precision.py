@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedaws.sparse import Rows, SparseRows, from_lists  # noqa: F401 - from_lists: in the examples
+
 TILE = 4_000_000
 """Scores in a tile; |examples| × C is never whole in memory."""
 
@@ -40,11 +42,45 @@ def _rank_block(embeddings: Tensor, W: Tensor, k: int, width: int) -> Ranking:
     return Ranking(classes, scores)
 
 
-def precision_at(ranking: Ranking, labels: Tensor, k: int) -> float:
+def precision_at(ranking: Ranking, labels: Rows, k: int) -> float:
     """The mean share of the k best classes that are right; with one label an example at most 1/k.
 
     >>> precision_at(Ranking(torch.tensor([[2, 0, 1]]), torch.zeros(1, 3)), torch.tensor([0]), k=3)
     0.3333333333333333
     """
-    hits = (ranking.classes[:, :k] == labels[:, None]).sum()
-    return float(hits) / (k * len(labels))
+    return float(right(ranking.classes[:, :k], labels).sum()) / (k * len(labels))
+
+
+def right(classes: Tensor, labels: Rows) -> Tensor:
+    """Which of each example's classes [B, k] are its label, or among its labels; [B, k].
+
+    >>> right(torch.tensor([[2, 0], [1, 2]]), from_lists([[0, 1], [2]], width=3)).tolist()
+    [[False, True], [False, True]]
+    """
+    if isinstance(labels, Tensor):
+        return classes == labels[:, None]
+    if not len(labels.indices):
+        return torch.zeros_like(classes, dtype=torch.bool)
+    pairs = (labels.row_of_each * labels.width + labels.indices).sort().values
+    asked = torch.arange(len(labels), device=classes.device)[:, None] * labels.width + classes
+    return pairs[torch.searchsorted(pairs, asked).clamp_max(len(pairs) - 1)] == asked
+
+
+def propensity_scored(ranking: Ranking, labels: SparseRows, weights: Tensor, k: int) -> float:
+    r"""PSP@k: what the k best classes gain, a right one its weight 1/p, over the most that any k classes could.
+
+    .. math:: \sum_i \sum_{l \in top_k(i) \cap Y_i} 1/p_l \Big/ \sum_i \max_{|S| \le k} \sum_{l \in S \cap Y_i} 1/p_l
+
+    >>> ranking, labels = Ranking(torch.tensor([[2, 0]]), torch.zeros(1, 2)), from_lists([[0, 1]], width=3)
+    >>> propensity_scored(ranking, labels, torch.tensor([1.0, 4.0, 2.0]), k=2)  # 1 of 1 + 4
+    0.2
+    """
+    classes = ranking.classes[:, :k]
+    gained = (weights[classes] * right(classes, labels)).sum(dtype=torch.float64)
+    # Each row's labels by falling weight: sorted by weight, then stably by row; the first k of each row count.
+    weight = weights[labels.indices]
+    order = weight.argsort(descending=True)
+    rows, by_row = labels.row_of_each[order].sort(stable=True)
+    first = torch.arange(len(rows), device=rows.device) - labels.starts[rows] < k
+    possible = weight[order[by_row]][first].sum(dtype=torch.float64)
+    return float(gained / possible) if possible > 0 else 0.0

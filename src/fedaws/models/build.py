@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from fedaws.config import ModelConfig
 from fedaws.errors import FedawsError
+from fedaws.models.bag import Bag
 from fedaws.models.batchnorm import batch_norms
 from fedaws.models.mlp import mlp
 from fedaws.models.resnet import resnet
+from fedaws.sparse import Rows, SparseRows
 from fedaws.types import Params
 
 
@@ -22,6 +24,8 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
         match cfg.name:
             case "mlp":
                 return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim)
+            case "bag":
+                return Bag(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.residual)
             case name:
                 return resnet(int(name.removeprefix("resnet")), example_shape, cfg.embedding_dim, cfg.norm)
 
@@ -60,18 +64,20 @@ def evaluating(encoder: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def mixes_examples(encoder: nn.Module, pair: Tensor) -> bool:
+def mixes_examples(encoder: nn.Module, pair: Rows) -> bool:
     """Whether an example's embedding depends on who else is in the batch, as with BatchNorm's batch statistics."""
     with evaluating(encoder):
         return not torch.allclose(encoder(pair)[:1], encoder(pair[:1]), atol=1e-4, rtol=1e-3)
 
 
-def example_shape_fits(encoder: nn.Module, example: Tensor, embedding_dim: int) -> None:
+def example_shape_fits(encoder: nn.Module, example: Rows, embedding_dim: int) -> None:
     """Refuse an encoder whose output is not [B, embedding_dim], or that cannot take the examples at all."""
     try:
         with torch.no_grad(), evaluating(encoder):
             out = encoder(example)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(example, SparseRows):
+            raise FedawsError("the encoder does not take sparse examples (SparseRows); set model.name=bag") from None
         reason = str(error).splitlines()[0]
         raise FedawsError(f"the encoder does not take examples of shape {tuple(example.shape[1:])}: {reason}") from None
     if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[1] != embedding_dim:

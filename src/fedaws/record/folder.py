@@ -12,7 +12,7 @@ from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
-from fedaws.types import AVERAGE, CLASS_MATRIX, Params, ServerState
+from fedaws.types import AVERAGE, CLASS_MATRIX, ROW_SQUARES, Params, ServerState
 
 _KEPT = 2  # checkpoints
 _AVERAGE = f"slots/{AVERAGE}/"
@@ -170,7 +170,8 @@ def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: 
         if name.startswith("slots/"):
             _, slot, key = name.split("/", 2)
             slots.setdefault(slot, {})[key] = tensor.to(start.W.device)
-            wanted[name] = params.get(key, tensor) if tensor.ndim else tensor  # a plain number is no parameter's
+            like = params.get(key, tensor) if tensor.ndim else tensor  # a plain number is no parameter's
+            wanted[name] = like.flatten(1)[:, 0] if slot == ROW_SQUARES and like.ndim > 1 else like
     for name in sorted(wanted.keys() | tensors.keys()):
         got, want = _kind(tensors.get(name)), _kind(wanted.get(name))
         if got != want:

@@ -5,7 +5,7 @@ from torch import nn
 from fedaws.config import Config
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
-from fedaws.models import batch_norms, by_batch_statistics
+from fedaws.models import batch_norms, by_batch_statistics, has_table
 from fedaws.parallel import core_by_core
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
@@ -35,6 +35,12 @@ def choose(cfg: Config, encoder: nn.Module) -> str:
         )
     if batch_norms(encoder):
         return _for_batch_norm(cfg, one_step)
+    if has_table(encoder) and (not one_step or cfg.clients.momentum or cfg.train.runner == "stacked"):
+        raise FedawsError(
+            "an encoder with an embedding table needs one local SGD step and train.runner=auto, pooled or serial; got "
+            f"clients.local_steps={cfg.clients.local_steps}, clients.optimizer={cfg.clients.optimizer}, "
+            f"clients.momentum={cfg.clients.momentum:g}, train.runner={cfg.train.runner}"
+        )
     if cfg.train.runner != "auto":
         return cfg.train.runner
     if one_step:

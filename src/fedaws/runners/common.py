@@ -13,6 +13,7 @@ from fedaws.data.augment import crop_and_flip, resized
 from fedaws.data.batches import BatchPlan
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.data.hashing import hash64, hash_tensor
+from fedaws.sparse import Rows, SparseRows
 
 
 class Drawn(NamedTuple):
@@ -32,9 +33,15 @@ class Drawn(NamedTuple):
 class Examples(NamedTuple):
     """The examples of m clients over E steps."""
 
-    x: Tensor  # [m, E, b, …]
+    rows: Rows  # [m · E · b, …], in the order of y
     y: Tensor  # [m, E, b]
     share: Tensor  # [m, E, b] of the step's mean; 0 for padding
+
+    @property
+    def x(self) -> Tensor:
+        """Dense examples, [m, E, b, …]."""
+        assert isinstance(self.rows, Tensor)
+        return self.rows.view(*self.y.shape, *self.rows.shape[1:])
 
 
 class ClientData:
@@ -62,10 +69,13 @@ class ClientData:
         """The examples themselves."""
         numbers, share, draws, size = drawn
         flat = numbers.flatten().to(self._x.device)
+        y = self._y.index_select(0, flat).view(numbers.shape) if self._labels else self._y[:1].expand(numbers.shape)
+        share = share.to(self._x.device)
+        if isinstance(self._x, SparseRows):
+            return Examples(self._x.index_select(0, flat), y, share)
         x = self._x.index_select(0, flat) if draws is None else crop_and_flip(self._x, flat, draws.flatten())
         x = as_input(x) if size is None else resized(as_input(x), size)
-        y = self._y.index_select(0, flat).view(numbers.shape) if self._labels else self._y[:1].expand(numbers.shape)
-        return Examples(x.unflatten(0, numbers.shape), y, share.to(self._x.device))
+        return Examples(x, y, share)
 
     def weights(self, clients: Tensor) -> Tensor:
         """n_i of each, or 1."""

@@ -25,6 +25,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.models import batch_norms
 from fedaws.parallel import Workers, own_copies
 from fedaws.runners.common import ClientData, Examples, blocks
+from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
 
 _CACHE = 48_000_000
@@ -43,9 +44,9 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     @cache
     def bytes_per_client(size: int | None) -> int:
         examples = clients.examples(clients.draw(data.available[:1], 0)._replace(size=size))
-        example = examples.x[0, 0, :1]
+        pair = examples.rows.index_select(0, examples.y.new_zeros(2))
         scores = 0 if rows_of != "all" else 3 * 4 * data.num_classes  # cosines, logits and what the loss makes of them
-        return examples.y.numel() * (bytes_per_example(encoder, torch.cat([example, example])) + scores)
+        return examples.y.numel() * (bytes_per_example(encoder, pair) + scores)
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:
         factor = schedule(cfg.train, sent.round_num)
@@ -60,8 +61,9 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
             if row_gradient is not None:
                 rows = rows - factor * cfg.class_lr * row_gradient
                 rows = F.normalize(rows, dim=1) if cfg.model.normalize else rows
-            delta = {k: g.mul_(-factor * cfg.clients.lr) for k, g in gradient.items()}
-            return Update(cohort, delta, rows, weights, risks)
+            for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
+                (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
+            return Update(cohort, gradient, rows, weights, risks)
 
         size = len(sent.cohort) if together else cfg.train.block
         if size == "auto":
@@ -77,13 +79,13 @@ def _block_size(count: int, bytes_per_client: int, workers: int) -> int:
     return max(1, math.ceil(count / (workers * math.ceil(count / (fitting * workers)))))
 
 
-def bytes_per_example(encoder: nn.Module, pair: Tensor) -> int:
+def bytes_per_example(encoder: nn.Module, pair: Rows) -> int:
     """What a forward pass keeps for the backward one, for each example: two examples keep so much more than one."""
     one, two = (_kept_bytes(encoder, pair[:count]) for count in (1, 2))
     return max(1, two - one)
 
 
-def _kept_bytes(encoder: nn.Module, x: Tensor) -> int:
+def _kept_bytes(encoder: nn.Module, x: Rows) -> int:
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -100,7 +102,7 @@ def _pass(
     loss_of: ExampleLosses, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
 ) -> tuple[Params, Tensor | None, Tensor]:
     """Gradients of Σ ω_i R_i for θ and of each R_i for its row; the risks R_i."""
-    x, y, share = examples.x.flatten(0, 2), examples.y.flatten(), examples.share.flatten(1)
+    x, y, share = examples.rows, examples.y.flatten(), examples.share.flatten(1)
     theta = {k: v.detach().requires_grad_() for k, v in theta.items()}
     rows = rows.detach().requires_grad_(train_rows)
     with torch.enable_grad():

@@ -24,8 +24,8 @@ def serial(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
 
         def update_of(gradient: Gradient, j: int) -> Update:
             client, own = sent.cohort[j : j + 1], drawn.part(slice(j, j + 1))
-            x, y, share = clients.examples(own)
-            steps = zip(x[0], y[0], share[0], strict=True)
+            rows, y, share = clients.examples(own)
+            steps = zip(rows.split(y.shape[2]), y[0], share[0], strict=True)
             delta, w, loss = local_update(gradient, cfg, sent.theta, sent.W[j], steps, factor)
             return Update(client, delta, w[None], clients.weights(client), loss[None])
 

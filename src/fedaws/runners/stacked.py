@@ -26,8 +26,8 @@ def stacked(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
             cohort = sent.cohort[block]
             weights = clients.weights(cohort)
             theta = {k: v.expand(len(cohort), *v.shape) for k, v in sent.theta.items()}
-            x, y, share = (part.unbind(1) for part in clients.examples(clients.draw(cohort, sent.round_num)))
-            steps = zip(x, y, share, strict=True)
+            examples = clients.examples(clients.draw(cohort, sent.round_num))
+            steps = zip(examples.x.unbind(1), examples.y.unbind(1), examples.share.unbind(1), strict=True)
             deltas, rows, loss = local_update(gradient, cfg, theta, sent.W[block], steps, factor)
             omega = weights / weights.sum()
             delta = {k: torch.tensordot(omega.to(d.dtype), d, dims=1) for k, d in deltas.items()}

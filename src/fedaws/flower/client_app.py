@@ -1,0 +1,98 @@
+"""A node: its own examples, θ and its own row; E local steps; nothing of anybody else.
+
+Flower starts a process for every message, so what is imported here is paid for in every round.
+"""
+
+import time
+
+_IMPORTING = [time.perf_counter()]  # since when; empty once told, as only the first message of a process waits for it
+
+from functools import lru_cache  # noqa: E402 - the imports are what is timed
+from pathlib import Path  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from fedaws.config import Config  # noqa: E402
+from fedaws.data.federated import FederatedData, as_features  # noqa: E402
+from fedaws.errors import FedawsError  # noqa: E402
+from fedaws.flower import wire  # noqa: E402
+from fedaws.models.build import build_encoder, evaluating, trainable  # noqa: E402
+from fedaws.runners.serial import serial  # noqa: E402
+from fedaws.types import Broadcast  # noqa: E402
+
+app = ClientApp()
+"""What `[tool.flwr.app.components]` names as `clientapp = "fedaws.flower.client_app:app"`."""
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """The local steps of a round. A node's `--node-config` has `data`, the path of its examples, and its `class-id`."""
+    asked = wire.read_order(message.content)
+    own_class = context.node_config.get("class-id")
+    if own_class is not None and own_class != asked.class_id:
+        raise FedawsError(f"this node has class {own_class}, the server takes it for class {asked.class_id}")
+    x = _examples(context, asked.client)
+    return trained(message, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+
+
+@app.query()
+def who(message: Message, context: Context) -> Message:
+    """Which client this node says it is; only asked where nodes are not authenticated."""
+    own = ConfigRecord({"client-id": int(context.node_config["partition-id"])})
+    return Message(RecordDict({"own": own}), reply_to=message)
+
+
+def trained(message: Message, x: Tensor, encoder: nn.Module) -> Message:
+    """The reply to a train message, with examples x [n, …] and an encoder of one's own."""
+    started, asked = time.perf_counter(), wire.read_order(message.content)
+    cfg, client = asked.config, torch.tensor([asked.client])
+    theta = wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
+    with evaluating(encoder):
+        run_clients = serial(cfg, _one_client(x, asked.client, asked.class_id), encoder)
+        (update,) = run_clients(Broadcast(client, theta, asked.row[None], asked.round_num))
+    done, startup = time.perf_counter(), started - _IMPORTING.pop() if _IMPORTING else 0.0
+    content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), startup, done - started)
+    return Message(content, reply_to=message)
+
+
+def _one_client(x: Tensor, client: int, class_id: int) -> FederatedData:
+    """A federation in which the other clients are empty: batches are drawn from the client's number, as simulated."""
+    starts = torch.zeros(client + 2, dtype=torch.int64)
+    starts[-1] = len(x)
+    y = torch.full((len(x),), class_id)
+    class_of = torch.full((client + 1,), class_id)
+    return FederatedData(x, y, starts, class_of, class_id + 1, x[:0], y[:0])
+
+
+def _examples(context: Context, client: int) -> Tensor:
+    """The node's own: the array x of the .npz file it was started with; in a simulation, its part of the data."""
+    path = context.node_config.get("data")
+    if path is None:
+        return _simulated(context, client)
+    try:
+        with np.load(Path(str(path)).expanduser(), allow_pickle=False) as archive:
+            return as_features(archive["x"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FedawsError(f"cannot read the examples in {path}: {error}; wanted an .npz file with an array x") from None
+
+
+def _simulated(context: Context, client: int) -> Tensor:
+    from fedaws.flower.settings import run_settings  # noqa: PLC0415 - a real node has no use for these
+
+    settings = run_settings(context.run_config)
+    if not settings.trust_claims:
+        raise FedawsError("this node has no examples; start it with --node-config 'data=\"FILE.npz\"'")
+    data = _loaded(settings.loaded())
+    assert isinstance(data.x, Tensor)  # the server refuses all else
+    return data.x[int(data.starts[client]) : int(data.starts[client + 1])]
+
+
+@lru_cache(maxsize=1)  # a simulation's process is many clients, one after the other
+def _loaded(cfg: Config) -> FederatedData:
+    from fedaws.data.load import load_data  # noqa: PLC0415
+
+    return load_data(cfg)

@@ -1,0 +1,152 @@
+"""Who is who: which registered node is which client, and of which class.
+
+A node is known by the name and the key under which it was registered with the SuperLink, never by what it says.
+"""
+
+import logging
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedaws.errors import FedawsError
+from fedaws.record.files import write_text
+
+_LOG = logging.getLogger("flwr")
+
+
+class NodeInfo(Protocol):
+    """What Flower tells of a connected node."""
+
+    node_id: int
+    name: str
+    public_key: bytes
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client, by the name it is registered under."""
+
+    client: int  # its number, from which its batches are drawn
+    class_id: int  # its row of W
+    name: str
+    public_key: str | None = None  # as in its .pub file; None: the name is enough, as the SuperLink holds its key
+
+
+class _Node(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    class_id: Annotated[int, Field(ge=0, strict=True, alias="class")]
+    public_key: str
+
+
+class _File(BaseModel):
+    """federation.toml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    example_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...]
+    example_dtype: str = "float32"
+    test: str | None = None  # an .npz with x and y, beside this file; without it nothing but the loss is measured
+    nodes: dict[str, _Node]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The members in the order of their client numbers."""
+
+    members: tuple[Member, ...]
+    path: Path | None = None
+    example_shape: tuple[int, ...] = ()
+    example_dtype: str = "float32"
+    test: Path | None = None
+    _by_name: dict[str, Member] = field(init=False, repr=False, compare=False)
+    _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise FedawsError(f"{self.path or 'class_of'} has no nodes; give each registered node's class")
+        object.__setattr__(self, "_by_name", {m.name: m for m in self.members})
+        object.__setattr__(self, "_keys", {m.name: _spoken(m.public_key) for m in self.members if m.public_key})
+        seen = {m.class_id for m in self.members}
+        missing = sorted(set(range(max(seen) + 1)) - seen)
+        if missing:
+            raise FedawsError(f"{self.path or 'class_of'} has no node of class {missing[0]}; number classes from 0 on")
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of W."""
+        return 1 + max(m.class_id for m in self.members)
+
+    def member(self, node: NodeInfo) -> Member | None:
+        """Who this node is registered as; None for a stranger, and for a known name with another key."""
+        member = self._by_name.get(node.name)
+        if member is None or (member.public_key and self._keys[member.name] != bytes(node.public_key)):
+            return None
+        return member
+
+    def refreshed(self) -> "Federation":
+        """What the file says now, if it only gained nodes; a change of a known one is refused for the run's sake."""
+        if self.path is None:
+            return self
+        try:
+            found = read_federation(self.path)
+        except FedawsError as error:  # half-written, or mistyped by somebody at work on it
+            _LOG.warning("%s; going on with the nodes known so far", error)
+            return self
+        if found.members[: len(self.members)] != self.members:
+            _LOG.warning("%s changes or drops known nodes; going on with those known so far", self.path)
+            return self
+        return found
+
+
+def from_classes(class_of: Mapping[str, int]) -> Federation:
+    """A federation from node names and their classes.
+
+    >>> from_classes({"ada": 0, "grace": 1}).members[1].class_id
+    1
+    """
+    return Federation(tuple(Member(i, c, name) for i, (name, c) in enumerate(class_of.items())))
+
+
+def read_federation(path: Path) -> Federation:
+    """The federation in a TOML file."""
+    try:
+        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedawsError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise FedawsError(f"{path} is not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise FedawsError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    members = (Member(i, node.class_id, name, node.public_key) for i, (name, node) in enumerate(file.nodes.items()))
+    test = None if file.test is None else path.parent / file.test
+    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test)
+
+
+def write_federation(
+    path: Path, members: Iterable[Member], example_shape: tuple[int, ...], example_dtype: str, test: str | None
+) -> None:
+    """The same, written."""
+    tree: dict[str, Any] = {"example_shape": list(example_shape), "example_dtype": example_dtype}
+    if test is not None:
+        tree["test"] = test
+    tree["nodes"] = {m.name: {"class": m.class_id, "public_key": m.public_key} for m in members}
+    note = "# Which node is which class, by the name and key it is registered with. New nodes are added at the end.\n"
+    write_text(path, note + tomli_w.dumps(tree))
+
+
+def _spoken(public_key: str) -> bytes:
+    """A key as the SuperLink tells it (PEM), from the line of a .pub file."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - the client needs none of this
+
+    try:
+        key = serialization.load_ssh_public_key(public_key.encode())
+    except Exception:
+        raise FedawsError(f"{public_key!r:.60} is not a public key; wanted the line of a .pub file") from None
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

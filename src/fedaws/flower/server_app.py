@@ -1,0 +1,191 @@
+"""The server: from the run's settings to a run folder like that of `fedaws train`."""
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor, nn
+
+from fedaws.checks import check_loss, check_setup, check_weights, warn_of_collapse
+from fedaws.config import Config
+from fedaws.data import FederatedData, load_data
+from fedaws.data.federated import as_features
+from fedaws.errors import FedawsError
+from fedaws.evaluate import evaluate
+from fedaws.flower import wire
+from fedaws.flower.federation import Federation, Member, read_federation
+from fedaws.flower.settings import Settings, run_settings
+from fedaws.flower.strategy import FedAwS
+from fedaws.models import batch_norms, build_encoder, evaluating
+from fedaws.record.files import write_text
+from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.journal import Journal, Metrics
+from fedaws.run import initial_state
+from fedaws.types import ServerState
+
+_LOG = logging.getLogger("flwr")
+
+app = ServerApp()
+"""What `[tool.flwr.app.components]` names as `serverapp = "fedaws.flower.server_app:app"`."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train over the nodes of the grid until the last round, from the last checkpoint if there is one."""
+    settings = run_settings(context.run_config)
+    cfg = settings.loaded()
+    federation, test = _claimed(cfg) if settings.trust_claims else _registered(settings)
+    encoder = build_encoder(cfg.model, federation.example_shape, cfg.seed)
+    if batch_norms(encoder):
+        raise FedawsError(f"model.norm={cfg.model.norm} needs statistics of the clients' data; set model.norm=group")
+    strategy = FedAwS(
+        federation,
+        config=cfg,
+        quorum=settings.quorum,
+        wait=settings.wait,
+        limits=settings.limits,
+        trust_claims=settings.trust_claims,
+    )
+    folder = None if settings.run_folder is None else RunFolder(settings.run_folder)
+    facts = Facts(example_shape=federation.example_shape, example_dtype=federation.example_dtype, own_data=True)
+    journal = Journal(cfg, facts, folder)
+    with journal.held(), evaluating(encoder):
+        start = _start(cfg, federation, encoder, folder)
+        strategy.state, history = journal.open(start, resume=True)
+        _restore(strategy, folder)
+        record = _Record(cfg, strategy, encoder, journal, history, folder, test)
+        strategy.start(
+            grid,
+            wire.pack(strategy.state.theta),
+            num_rounds=cfg.train.rounds,
+            timeout=settings.deadline,
+            evaluate_fn=record.after_round,
+        )
+        journal.finish(strategy.state, strategy.state.averaged)
+
+
+@dataclass
+class _Record:
+    """What is written down after each round."""
+
+    cfg: Config
+    strategy: FedAwS
+    encoder: nn.Module
+    journal: Journal
+    history: list[Metrics]
+    folder: RunFolder | None
+    test: tuple[Tensor, Tensor] | None
+
+    def __post_init__(self) -> None:
+        self._began = time.perf_counter()
+
+    def after_round(self, round_num: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Count, log, measure, keep: a checkpoint every round, as a round is dear here."""
+        state, cfg = self.strategy.state, self.cfg
+        assert state is not None
+        seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
+        self.journal.add(state.loss, seconds)
+        check_loss(state.loss, round_num)
+        check_weights(state)
+        last = self.strategy.last
+        line = f"round {round_num}/{cfg.train.rounds}  {last['replies']} of {last['asked']}  loss {state.loss:.4g}"
+        measures: dict[str, float] = {}
+        if round_num % cfg.train.evaluate_every == 0 or round_num == cfg.train.rounds:
+            measures = self._measured(state)
+            row = self.journal.measured(round_num, measures | self._counts(seconds))
+            self.history.append(row)
+            if "max_cosine" in row:
+                warn_of_collapse(cfg, self.history, _LOG.warning)
+                line += f"  P@1 {100 * row['precision@1']:.1f} %"
+        _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
+        if self.folder is not None:
+            _remember(self.strategy, self.folder)
+        self.journal.checkpoint(state)
+        return MetricRecord({**measures}) if measures else None
+
+    def _measured(self, state: ServerState) -> dict[str, float]:
+        """All measures on the server's own test set, if it has one; W is not sent out to be tested."""
+        if self.test is None:
+            return {}
+        x, y = self.test
+        known = y < len(state.W)
+        return evaluate(self.encoder, state.averaged, state.W, x[known], y[known], self.cfg)
+
+    def _counts(self, seconds: float) -> dict[str, float]:
+        """Who answered, and where the round's time went; what these leave is processes, polling and transport."""
+        last, names = self.strategy.last, ("round_seconds", "import_seconds", "compute_seconds", "server_seconds")
+        counts = {"replies": last["replies"], "rejected": sum(self.strategy.rejected.values())}
+        return counts | dict(zip(names, (seconds, *_times(last)), strict=True))
+
+
+def _times(last: dict[str, float]) -> tuple[float, float, float]:
+    return last["startup-seconds"], last["compute-seconds"], last["server-seconds"]
+
+
+def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] | None]:
+    """Who is who from federation.toml, and the test set beside it."""
+    if not settings.federation:
+        raise FedawsError(
+            "no federation: set federation to the path of federation.toml, which says what class each registered node "
+            "has (trust-claims=true believes whatever nodes say, for simulations only)"
+        )
+    federation = read_federation(Path(settings.federation).expanduser())
+    return federation, None if federation.test is None else _read_test(federation.test, federation)
+
+
+def _read_test(path: Path, federation: Federation) -> tuple[Tensor, Tensor]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            x, y = as_features(archive["x"], "x"), torch.from_numpy(archive["y"].astype(np.int64))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FedawsError(f"cannot read the test set {path}: {error}; wanted an .npz file with x and y") from None
+    if tuple(x.shape[1:]) != federation.example_shape or len(x) != len(y):
+        raise FedawsError(f"{path} has x {tuple(x.shape)} and y {tuple(y.shape)}; wanted [n, *example_shape] and [n]")
+    return x, y
+
+
+def _claimed(cfg: Config) -> tuple[Federation, tuple[Tensor, Tensor]]:
+    """A simulation: the configured data, client by client."""
+    data = load_data(cfg)
+    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
+        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
+    members = (Member(i, c, f"client-{i}") for i, c in enumerate(data.class_of.tolist()))
+    dtype = str(data.x.dtype).removeprefix("torch.")
+    federation = Federation(tuple(members), None, tuple(data.x.shape[1:]), dtype)
+    return federation, (data.x_test, data.y_test)
+
+
+def _start(cfg: Config, federation: Federation, encoder: nn.Module, folder: RunFolder | None) -> ServerState:
+    """θ⁰ and W⁰ as `fedaws train` has them; as many rows as the run has got to, if it goes on."""
+    classes = federation.num_classes
+    if folder is not None and folder.checkpoints() and not folder.finished:
+        classes = len(folder.load_model()[1])
+    x = torch.empty(0, *federation.example_shape, dtype=getattr(torch, federation.example_dtype))
+    y = torch.empty(0, dtype=torch.int64)
+    class_of = torch.tensor([m.class_id for m in federation.members])
+    starts = torch.zeros(len(class_of) + 1, dtype=torch.int64)
+    data = FederatedData(x, y, starts, class_of, classes, x, y)
+    check_setup(cfg, data, encoder, _LOG.warning)
+    return initial_state(cfg, data, encoder)
+
+
+def _remember(strategy: FedAwS, folder: RunFolder) -> None:
+    """What no checkpoint of `fedaws train` has a place for."""
+    facts = {"joined": sorted(strategy.joined or ()), "rejected": dict(strategy.rejected)}
+    write_text(folder.path / "flower.json", json.dumps(facts) + "\n")
+
+
+def _restore(strategy: FedAwS, folder: RunFolder | None) -> None:
+    path = None if folder is None else folder.path / "flower.json"
+    if path is None or not path.exists() or strategy.state is None or strategy.state.round_num == 0:
+        return
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    strategy.joined = set(facts["joined"])
+    strategy.rejected.update(facts["rejected"])
+    _LOG.info("going on after round %d", strategy.state.round_num)

@@ -1,0 +1,57 @@
+"""The settings of `[tool.flwr.app.config]`, checked."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedaws import config as configuration
+from fedaws.config import Config, Count, Positive
+from fedaws.errors import FedawsError
+from fedaws.flower.wire import Limits
+
+
+class Settings(BaseModel):
+    """What a Flower run of FedAwS can be told, in pyproject.toml or after `flwr run -c`."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
+    )
+
+    config: str = "digits"  # a preset, or the path of a TOML file on the server
+    settings: str = ""  # key=value settings over it, with spaces between
+    federation: str = ""  # the path of federation.toml on the server: who is who
+    folder: str = ""  # the run folder on the server; a run that is in it goes on
+    deadline: Positive = 300.0  # seconds that a round waits for its replies
+    quorum: Annotated[float, Field(gt=0, le=1)] = 0.5  # of a cohort that must answer well
+    wait: Positive = 600.0  # seconds the first round waits for everybody, and every round for a quorum
+    clip_norm: Positive = 10.0  # of one client's θ_i − θ
+    max_norm: Positive = 1000.0  # beyond which a reply is refused
+    max_examples: Count = 1_000_000
+    trust_claims: bool = False  # INSECURE: believe nodes which client they are; for simulations
+
+    def loaded(self) -> Config:
+        """The run's configuration."""
+        return configuration.load(self.config).override(shlex.split(self.settings))
+
+    @property
+    def limits(self) -> Limits:
+        """What a reply may be at most."""
+        return Limits(self.clip_norm, self.max_norm, self.max_examples)
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Where the run is recorded."""
+        return Path(self.folder).expanduser() if self.folder else None
+
+
+def run_settings(run_config: Mapping[str, Any]) -> Settings:
+    """The settings in a run's configuration; the first mistake is told in one line."""
+    try:
+        return Settings.model_validate(dict(run_config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise FedawsError(f"[tool.flwr.app.config] {key}: got {first['input']!r}; {first['msg']}") from None

@@ -1,0 +1,263 @@
+"""Everything a federation needs, as files: certificates, keys, who is who, examples, the Flower app.
+
+DIR/ca/               the certificate authority; its key signs, and belongs on no other machine
+DIR/server/           certificate and key of the SuperLink, federation.toml, config.toml, test.npz
+DIR/nodes/node-0/ …   one folder a machine: its key, the authority's certificate, its examples
+DIR/app/              what `flwr run` takes: a pyproject.toml
+DIR/flwr/             Flower's own settings: where the SuperLink is
+"""
+
+import datetime
+import io
+import ipaddress
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from torch import Tensor
+
+from fedaws.config import Config
+from fedaws.data import load_data
+from fedaws.errors import FedawsError
+from fedaws.flower.federation import Member, write_federation
+from fedaws.flower.settings import run_settings
+from fedaws.record.files import write_bytes, write_text, writing
+
+_DAYS = 365
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are below a federation's folder."""
+
+    root: Path
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that all machines trust."""
+        return self.root / "ca" / "ca.crt"
+
+    @property
+    def server(self) -> Path:
+        """What belongs on the server's machine."""
+        return self.root / "server"
+
+    @property
+    def federation(self) -> Path:
+        """Who is who."""
+        return self.server / "federation.toml"
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.root / "app"
+
+    @property
+    def home(self) -> Path:
+        """Flower's settings of the operator."""
+        return self.root / "flwr"
+
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        """One file a process."""
+        return self.root / "logs"
+
+    def node(self, name: str) -> Path:
+        """What belongs on a node's machine."""
+        return self.root / "nodes" / name
+
+
+def create(
+    root: Path,
+    cfg: Config,
+    clients: int,
+    classes: int | None = None,
+    hosts: Iterable[str] = (),
+    **settings: str | float | bool,
+) -> Place:
+    """Write a new federation of `clients` nodes; `hosts` are further names or addresses of the server."""
+    place = Place(root.expanduser().absolute())
+    if place.federation.exists():
+        raise FedawsError(f"{root} already holds a federation; choose another folder")
+    one_a_class = cfg.data.model_copy(update={"clients_per_class": 1, "classes_per_client": 1})
+    data = load_data(cfg.model_copy(update={"data": one_a_class}))
+    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
+        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
+    by_class = [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
+    members, examples = _dealt_out(by_class, clients, classes)
+    ca_key, ca = _authority(place)
+    _certify_server(place, ca_key, ca, ["127.0.0.1", "localhost", *hosts])
+    registered = []
+    for member, x in zip(members, examples, strict=True):
+        folder = place.node(member.name)
+        registered.append(_equip(folder, member))
+        write_bytes(folder / "ca.crt", ca.public_bytes(_PEM))
+        _save(folder / "data.npz", x=x)
+    seen = data.y_test < 1 + members[-1].class_id
+    _save(place.server / "test.npz", x=data.x_test[seen], y=data.y_test[seen])
+    dtype = str(examples[0].dtype).removeprefix("torch.")
+    write_federation(place.federation, registered, tuple(examples[0].shape[1:]), dtype, "test.npz")
+    write_text(place.server / "config.toml", cfg.to_toml())
+    _write_app(place, settings)
+    return place
+
+
+def _dealt_out(by_class: list[Tensor], clients: int, classes: int | None) -> tuple[list[Member], list[Tensor]]:
+    """The nodes and their examples: every class to one node, and to a further one while there are nodes left."""
+    classes = min(clients, len(by_class)) if classes is None else classes
+    if not 2 <= classes <= min(clients, len(by_class)):
+        raise FedawsError(
+            f"{clients} clients and {classes} classes; wanted at least two classes, a client for each, and no "
+            f"more than the data has ({len(by_class)})"
+        )
+    members, examples = list[Member](), list[Tensor]()
+    for class_id, x in enumerate(by_class[:classes]):
+        share = clients // classes + (class_id < clients % classes)
+        if len(x) < share:
+            raise FedawsError(f"class {class_id} has {len(x)} examples for {share} clients; lower --clients")
+        for part in range(share):
+            members.append(Member(len(members), class_id, f"node-{len(members)}"))
+            examples.append(x[part::share])
+    return members, examples
+
+
+def _save(path: Path, **arrays: Tensor) -> None:
+    buffer, named = io.BytesIO(), {name: t.contiguous().numpy() for name, t in arrays.items()}
+    np.savez(buffer, **cast(Any, named))  # its stubs take the names for flags
+    write_bytes(path, buffer.getvalue())
+
+
+# --- keys and certificates ------------------------------------------------------------------------------------------
+
+
+def _secret(path: Path, content: bytes) -> None:
+    """A file for nobody else's eyes, from its first byte on."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain)
+
+
+def _authority(place: Place) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws federation")])
+    certificate = (
+        _certificate(name, name, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    _secret(place.root / "ca" / "ca.key", _pem(key))
+    write_bytes(place.authority, certificate.public_bytes(_PEM))
+    return key, certificate
+
+
+def _certify_server(
+    place: Place, ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, hosts: Iterable[str]
+) -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws server")])
+    certificate = (
+        _certificate(name, ca.subject, key.public_key())
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+    _secret(place.server / "server.key", _pem(key))
+    write_bytes(place.server / "server.pem", certificate.public_bytes(_PEM))
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _equip(folder: Path, member: Member) -> Member:
+    """Give a node its key; the member with the public half."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    _secret(folder / "key", private)
+    write_bytes(folder / "key.pub", public + b"\n")
+    return replace(member, public_key=public.decode())
+
+
+# --- the Flower app -------------------------------------------------------------------------------------------------
+
+
+def _write_app(place: Place, settings: dict[str, str | float | bool]) -> None:
+    """A project folder that `flwr run` takes as it is: the apps are in the package."""
+    app_config = {
+        "config": str(place.server / "config.toml"),
+        "settings": "",
+        "federation": str(place.federation),
+        "folder": str(place.run),
+        "deadline": 120.0,
+        "quorum": 0.5,
+        "wait": 300.0,
+        "clip-norm": 10.0,
+        "max-norm": 1000.0,
+        "max-examples": 1_000_000,
+        "trust-claims": False,
+        **settings,
+    }
+    run_settings(app_config)
+    components = {"serverapp": "fedaws.flower.server_app:app", "clientapp": "fedaws.flower.client_app:app"}
+    project = {
+        "project": {"name": "fedaws-federation", "version": "1.0.0", "dependencies": ["fedaws[flower]"]},
+        "tool": {"flwr": {"app": {"publisher": "fedaws", "components": components, "config": app_config}}},
+    }
+    write_text(place.app / "pyproject.toml", tomli_w.dumps(project))

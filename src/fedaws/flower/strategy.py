@@ -1,0 +1,374 @@
+"""The FedAwS strategy: Flower carries, `fedaws.core` computes."""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedaws.config import Config, SpreadConfig
+from fedaws.core.algorithm import broadcast, finish_round, sample_clients
+from fedaws.core.methods import method_of
+from fedaws.core.newcomers import fresh_row
+from fedaws.data.hashing import hash64
+from fedaws.errors import FedawsError
+from fedaws.flower import wire
+from fedaws.flower.federation import Federation, Member, from_classes
+from fedaws.flower.wire import Expected, Limits, Rejected, Reply
+from fedaws.types import Params, ServerState, Update
+
+_LOG = logging.getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One message of the round in flight; Flower writes the message's id into its metadata when it is sent."""
+
+    member: Member
+    metadata: Metadata
+
+
+class FedAwS(Strategy):
+    """Federated Averaging with Spreadout (Yu, Rawat, Menon, Kumar, ICML 2020) as a Flower strategy.
+
+    Every client has positives of one class only. The server keeps the class embeddings W, sends a node the encoder's
+    parameters θ and the one row of its own class, averages θ, and pushes the rows apart.
+
+    Parameters
+    ----------
+    class_of
+        The class of every node, by the name it is registered with at the SuperLink
+        (``flwr supernode register KEY.pub --name NAME``), or a `Federation` that also holds the keys. A node that is
+        in neither gets nothing.
+    spread
+        How the rows are pushed apart; by default as `config` has it.
+    config
+        The run: learning rates, local steps, embedding size, seed. Sent to the clients, without what concerns data.
+    quorum
+        The part of a cohort that must give good answers; below it the round changes nothing and is tried again.
+    wait
+        Seconds the first round waits for all members, and every round for a quorum of them.
+    limits
+        What a reply may be at most: norms and number of examples.
+    trust_claims
+        Insecure, for simulations: ask the nodes which client they are and believe them.
+
+    A client answers as :mod:`fedaws.flower.wire` says; `fedaws.flower.client_app` does.
+    """
+
+    def __init__(
+        self,
+        class_of: Mapping[str, int] | Federation,
+        *,
+        spread: SpreadConfig | None = None,
+        config: Config | None = None,
+        quorum: float = 0.5,
+        wait: float = 600.0,
+        limits: Limits | None = None,
+        trust_claims: bool = False,
+        poll: float = 0.5,
+        attempts: int = 3,
+    ) -> None:
+        config = config or Config()
+        self.config = config if spread is None else config.model_copy(update={"spread": spread})
+        self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
+        self.quorum, self.wait, self.limits, self.trust_claims = quorum, wait, limits or Limits(), trust_claims
+        self.poll, self.attempts = poll, attempts
+        self.deadline = 3600.0
+        self.state: ServerState | None = None
+        self.joined: set[int] | None = None  # the classes that have been online; None before the first round
+        self.rejected: Counter[str] = Counter()  # bad replies by reason, over the run
+        self.last: dict[str, float] = {}  # figures of the last round
+        self._asked: list[Asked] = []
+        self._claims: dict[int, int] = {}  # node id → client number, as told
+        self._strangers: set[int] = set()
+        self._rng = torch.Generator()
+        self._arrays: ArrayRecord | None = None  # that hold the state's θ
+        if not 0 < quorum <= 1:
+            raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
+        if method_of(self.config).rows == "all":
+            raise FedawsError(
+                f"method={self.config.method} sends every client all class embeddings; over Flower use method=fedaws"
+            )
+        if self.config.clients.sampling != "uniform":
+            raise FedawsError("clients.sampling=examples needs counts that the server has not; set it to uniform")
+
+    def summary(self) -> None:
+        """Log the strategy's settings."""
+        cfg, spread = self.config, self.config.spread
+        _LOG.info("\t├──> Method: %s, spread %s λ=%g", cfg.method, spread.regularizer, spread.weight)
+        _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.members), self.federation.num_classes)
+        _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.deadline)
+        _LOG.info("\t└──> Replies: θ moves by at most %g each", self.limits.clip_norm)
+        if self.trust_claims:
+            _LOG.warning("INSECURE: nodes are believed which client they are; anyone can ask for any class embedding")
+
+    # --- a round ----------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the rounds up to `num_rounds`, from where `state` is; `timeout` is each round's deadline.
+
+        Unlike Flower's own loop it resumes, it goes on with those who answered in time, and one bad reply harms nobody.
+        """
+        self.deadline, arrays, result, failures = timeout, initial_arrays, Result(), 0
+        state = self._begin(initial_arrays)
+        self.summary()
+        while state.round_num < num_rounds:
+            number = state.round_num + 1
+            messages = self.configure_train(number, arrays, train_config or ConfigRecord(), grid)
+            found, metrics = self.aggregate_train(number, self._collect(grid, messages))
+            if found is None or metrics is None:
+                failures += 1
+                if failures == self.attempts:
+                    raise FedawsError(f"round {number} had no quorum {failures} times; look after the nodes and resume")
+                continue
+            failures, arrays, state = 0, found, self._begin(found)
+            result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
+            measured = evaluate_fn(number, arrays) if evaluate_fn else None
+            if measured is not None:
+                result.evaluate_metrics_serverapp[number] = measured
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message a node, with θ and its own row; a list, as a deployed SuperLink takes no generator."""
+        state = self._begin(arrays)
+        online = self._online(grid, everybody=self.joined is None)
+        state = self._welcome(state, {m.class_id for m in online.values()})
+        node_of = {member.client: node_id for node_id, member in online.items()}
+        self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num))
+        cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
+        sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
+        messages, self._asked = [], []
+        for client, row in zip(cohort.tolist(), sent.W, strict=True):
+            member = self.federation.members[client]
+            content = wire.order(arrays, shared, client, member.class_id, row)
+            message = Message(content, node_of[client], MessageType.TRAIN, ttl=self._ttl)
+            messages.append(message)
+            self._asked.append(Asked(member, message.metadata))
+        self.state = state
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """θ and W from the good replies; (None, None), and nothing changed, if they are too few."""
+        assert self.state is not None
+        started, state = time.perf_counter(), self.state
+        good = self._sorted_out(state, replies)
+        self.last = _figures(good.values(), len(self._asked))
+        needed = math.ceil(self.quorum * len(self._asked))
+        if len(good) < max(1, needed):
+            _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
+            return None, None
+        # By client number, not in the order of arrival: sums of floats depend on it.
+        updates = [_update(client, good[client], self.config) for client in sorted(good)]
+        self.state = finish_round(state, updates, self.config, self._rng)
+        arrays = wire.pack(self.state.theta)
+        self._arrays = arrays
+        self.last["server-seconds"] = time.perf_counter() - started
+        return arrays, MetricRecord({"loss": self.state.loss, **self.last})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Nothing: a node that could tell all classes apart would need W, and W stays here."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing."""
+        return None
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, arrays: ArrayRecord) -> ServerState:
+        """The state with the θ that Flower hands round: ours, unless a wrapper changed it."""
+        if self.state is not None and arrays is self._arrays:
+            return self.state
+        theta = _trusted(arrays)
+        if self.state is None:
+            rng = torch.Generator().manual_seed(hash64(self.config.seed, "class embeddings"))
+            W = torch.randn(self.federation.num_classes, self.config.model.embedding_dim, generator=rng)
+            self.state = ServerState(0, theta, F.normalize(W, dim=1))
+        else:
+            self.state = replace(self.state, theta=theta)
+        self._arrays = arrays
+        return self.state
+
+    def _welcome(self, state: ServerState, classes: set[int]) -> ServerState:
+        """A row far from the others for every class that is first seen after the first round."""
+        late = set() if self.joined is None else classes - self.joined
+        self.joined = (self.joined or set()) | classes
+        W = state.W
+        late |= set(range(len(W), max(late, default=-1) + 1))  # rows have no gaps
+        for class_id in sorted(late):
+            rng = torch.Generator().manual_seed(hash64(self.config.seed, "newcomer", class_id))
+            before, after = W[:class_id], W[class_id + 1 :]
+            W = torch.cat([before, fresh_row(torch.cat([before, after]), rng)[None], after])
+            _LOG.info("class %d joins in round %d, with a row away from the others", class_id, state.round_num + 1)
+        class_of = torch.tensor([member.class_id for member in self.federation.members])
+        return replace(state, W=W, class_of=class_of)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def _online(self, grid: Grid, everybody: bool) -> dict[int, Member]:
+        """The connected members by node id: all of them if they come in time, or a quorum."""
+        end = time.monotonic() + self.wait
+        while True:
+            self.federation = self.federation.refreshed()
+            found, members = self._identified(grid), len(self.federation.members)
+            per_round = self.config.clients.per_round
+            needed = max(1, math.ceil(self.quorum * (members if per_round == "all" else min(per_round, members))))
+            if len(found) >= (members if everybody else needed):
+                return found
+            if time.monotonic() >= end:
+                break
+            time.sleep(self.poll)
+        if len(found) < needed:
+            raise FedawsError(f"{len(found)} of {members} members online after {self.wait:g} s, wanted {needed}")
+        _LOG.warning("starting with %d of %d members", len(found), members)
+        return found
+
+    def _identified(self, grid: Grid) -> dict[int, Member]:
+        """Who is connected; a stranger is told nothing, and logged once."""
+        if self.trust_claims:
+            self._ask_who(grid, [i for i in grid.get_node_ids() if i not in self._claims])
+        found: dict[int, Member] = {}
+        for node in grid.get_nodes():
+            if self.trust_claims:
+                claim = self._claims.get(node.node_id)
+                member = None if claim is None else self.federation.members[claim]
+            else:
+                member = self.federation.member(node)
+            if member is not None and member not in found.values():
+                found[node.node_id] = member
+            elif node.node_id not in self._strangers:
+                self._strangers.add(node.node_id)
+                _LOG.warning("node %d (%r) is no member; it is sent nothing", node.node_id, node.name)
+        return found
+
+    def _ask_who(self, grid: Grid, node_ids: list[int]) -> None:
+        """Insecure: which client do you say you are?"""
+        messages = [Message(RecordDict(), node_id, MessageType.QUERY, ttl=self._ttl) for node_id in node_ids]
+        for message in self._collect(grid, messages):
+            own = message.content.config_records.get("own") if message.has_content() else None
+            claim = None if own is None else own.get("client-id")
+            if type(claim) is int and 0 <= claim < len(self.federation.members):
+                self._claims[message.metadata.src_node_id] = claim
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def _collect(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """The replies that come before the deadline.
+
+        One by one: a reply that Flower cannot even unpack must not take the others with it.
+        """
+        waiting, replies = [i for i in grid.push_messages(messages) if i], list[Message]()
+        end = time.monotonic() + self.deadline
+        while waiting and time.monotonic() < end:
+            for message_id in list(waiting):
+                try:
+                    found = list(grid.pull_messages([message_id]))
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    waiting.remove(message_id)
+                    self._drop(message_id, "bytes", f"Flower cannot unpack it: {error!s:.80}")
+                    continue
+                if found:
+                    waiting.remove(message_id)
+                    replies += found
+            if waiting:
+                time.sleep(self.poll)
+        for message_id in waiting:
+            self._drop(message_id, "late", f"no reply in {self.deadline:g} s")
+        return replies
+
+    @property
+    def _ttl(self) -> float:
+        """Seconds that Flower keeps a message and its reply.
+
+        Longer than the deadline: fetching one reply whose upload stalled can take until then, and the others, which lie
+        ready, must not have expired meanwhile (seen on a loaded machine).
+        """
+        return 2 * self.deadline + 60
+
+    def _sorted_out(self, state: ServerState, replies: Iterable[Message]) -> dict[int, Reply]:
+        """The good replies by client number; the others are counted and logged."""
+        asked, good = {a.metadata.message_id: a for a in self._asked}, dict[int, Reply]()
+        for message in replies:
+            message_id = message.metadata.reply_to_message_id
+            try:
+                found = asked.get(message_id)
+                if found is None:
+                    raise Rejected("unasked", "it answers no message of this round")
+                if found.member.client in good:
+                    raise Rejected("replayed", "its client has answered already")
+                good[found.member.client] = self._read(state, found, message)
+            except Rejected as error:
+                self._drop(message_id, error.reason, str(error))
+        return good
+
+    def _read(self, state: ServerState, asked: Asked, message: Message) -> Reply:
+        if message.has_error():  # of a lost node the SuperLink tells, in its own name
+            raise Rejected("failed", f"code {message.error.code}: {message.error.reason!s:.200}")
+        if message.metadata.src_node_id != asked.metadata.dst_node_id:
+            raise Rejected("sender", f"node {message.metadata.src_node_id} answers for another")
+        expected = Expected(
+            round_num=state.round_num,
+            client=asked.member.client,
+            class_id=asked.member.class_id,
+            theta=state.theta,
+            row_size=state.W.shape[1],
+            unit_rows=self.config.model.normalize,
+            limits=self.limits,
+        )
+        return wire.read_reply(message.content, expected)
+
+    def _drop(self, message_id: str, reason: str, detail: str) -> None:
+        names = [a.member.name for a in self._asked if a.metadata.message_id == message_id]
+        self.rejected[reason] += 1
+        _LOG.warning("dropped a reply of %s: %s", names[0] if names else "somebody", " ".join(detail.split()))
+
+
+def _trusted(arrays: ArrayRecord) -> Params:
+    """θ from a record of our own making."""
+    theta = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+    for name, tensor in theta.items():
+        if not tensor.is_floating_point():
+            raise FedawsError(f"{name!r} is {tensor.dtype}; give the trainable parameters only, all of them floats")
+    return theta
+
+
+def _update(client: int, reply: Reply, cfg: Config) -> Update:
+    weight = float(reply.num_examples) if cfg.clients.weighting == "examples" else 1.0
+    rows, loss = reply.row[None], torch.tensor([reply.loss])
+    return Update(torch.tensor([client]), reply.delta, rows, torch.tensor([weight]), loss)
+
+
+def _figures(good: Iterable[Reply], asked: int) -> dict[str, float]:
+    """What a round's log line says beside the loss."""
+    replies = list(good)
+    figures: dict[str, float] = {"asked": asked, "replies": len(replies), "clipped": sum(r.clipped for r in replies)}
+    if not replies:
+        return figures
+    startup = median(r.startup_seconds for r in replies)
+    return figures | {"startup-seconds": startup, "compute-seconds": median(r.compute_seconds for r in replies)}

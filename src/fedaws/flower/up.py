@@ -1,0 +1,309 @@
+"""A federation of several processes on this machine: SuperLink and SuperNodes on loopback, with TLS and keys."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import tomli_w
+
+from fedaws.errors import FedawsError
+from fedaws.flower.federation import Member, read_federation
+from fedaws.flower.setup import Place
+from fedaws.record.files import write_text
+from fedaws.record.folder import RunFolder
+
+_HOST = "127.0.0.1"
+_CONNECTION = "federation"
+_MARK = "FEDAWS_FLOWER_UP"  # in the environment of all that we start, by which strays are known
+_ENDED = ("finished:completed", "finished:failed", "finished:stopped")
+
+Say = Callable[[str], None]
+
+
+class Processes:
+    """What was started here, and is stopped here, with all its children."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self._mark = place, uuid4().hex
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: list[str], home: Path) -> None:
+        """Start a program with a log of its own, as the head of a process group."""
+        self.place.logs.mkdir(parents=True, exist_ok=True)
+        with (self.place.logs / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [_program(command[0]), *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(home),
+                start_new_session=True,
+            )
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Flower quiet, on settings of our own, and known to be ours."""
+        ours = {
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # many processes share these cores
+            _MARK: self._mark,
+        }
+        return os.environ | ours
+
+    def alive(self, name: str) -> bool:
+        """Whether a program is still running."""
+        return name in self._running and self._running[name].poll() is None
+
+    def kill(self, name: str) -> None:
+        """End a program and its children at once, as a power cut would."""
+        process = self._running.pop(name)
+        strays = _descendants(process.pid)
+        for pid in [process.pid, *strays]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """End everything: politely, then not."""
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 5
+        for process in self._running.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, end - time.monotonic()))
+        for pid in self.strays():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
+
+    def strays(self) -> list[int]:
+        """Whatever still carries our mark: Flower detaches some of its processes."""
+        mark = f"{_MARK}={self._mark}".encode()
+        return [pid for pid in _pids() if mark in _read(f"/proc/{pid}/environ").split(b"\0")]
+
+
+class Cluster:
+    """A SuperLink and its SuperNodes, by the files in a federation's folder."""
+
+    def __init__(self, place: Place, say: Say) -> None:
+        self.place, self.processes, self._say = place, Processes(place), say
+        self.members = read_federation(place.federation).members
+        self.port = _free_port()
+
+    def connect(self) -> None:
+        """Tell Flower's command line where the SuperLink is."""
+        connection = {"address": f"{_HOST}:{self.port}", "root-certificates": str(self.place.authority)}
+        tree = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
+        write_text(self.place.home / "config.toml", tomli_w.dumps(tree))
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it answers; its database survives it."""
+        server = self.place.server
+        self.connect()
+        command = ["flower-superlink", "--host", _HOST, "--port", str(self.port)]
+        command += ["--ssl-ca-certfile", str(self.place.authority)]
+        command += ["--ssl-certfile", str(server / "server.pem"), "--ssl-keyfile", str(server / "server.key")]
+        command += ["--enable-supernode-auth", "--database", str(server / "state.db")]
+        command += ["--disable-runtime-dependency-installation"]
+        self.processes.start("superlink", command, server / "flwr")
+        self._wait("superlink", lambda: _answers(self.port), 90)
+
+    def register_all(self) -> None:
+        """Enter the nodes' names and public keys; the SuperLink lets in nobody else. A Python start each."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self._register, self.members))
+
+    def _register(self, member: Member) -> None:
+        key = str(self.place.node(member.name) / "key.pub")
+        done = self.flwr("supernode", "register", key, _CONNECTION, "--name", member.name)
+        if done.returncode and "already in use" not in done.stdout + done.stderr:
+            raise FedawsError(f"cannot register {member.name}: {_last_line(done)}")
+
+    def start_node(
+        self, name: str, *, key: Path | None = None, node_config: str | None = None, process: str | None = None
+    ) -> None:
+        """Start a SuperNode as its own machine would, with nothing but its own folder."""
+        folder = self.place.node(name)
+        config = {m.name: f"class-id={m.class_id}" for m in self.members}.get(name, "")
+        config = config if node_config is None else node_config
+        command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
+        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(_free_port())]
+        command += ["--auth-supernode-private-key", str(key or folder / "key")]
+        command += ["--node-config", f'{config} data="{folder / "data.npz"}"'.strip()]
+        self.processes.start(process or name, command, folder / "flwr")
+
+    def submit(self, overrides: str = "") -> str:
+        """Start a run of the app; gives its id. `overrides` are settings of the app, as after `flwr run -c`."""
+        options = ["--run-config", overrides] if overrides else []
+        done = self.flwr("run", str(self.place.app), _CONNECTION, "--format", "json", *options)
+        try:
+            run_id = json.loads(done.stdout)["run-id"]
+        except (ValueError, KeyError, TypeError):
+            raise FedawsError(f"the run was not started: {_last_line(done)}; see {self.place.logs}") from None
+        return str(run_id)
+
+    def status(self, run_id: str) -> str:
+        """Where a run is; `flwr run` itself reports success also of a run that failed."""
+        done = self.flwr("list", _CONNECTION, "--run-id", run_id, "--format", "json")
+        with suppress(ValueError, KeyError, IndexError, TypeError):
+            return str(json.loads(done.stdout)["runs"][0]["status"])
+        return "unknown"
+
+    def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Flower's command line."""
+        command = [_program("flwr"), *arguments]
+        environment = self.processes.environment(self.place.home)
+        try:
+            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            raise FedawsError(f"`flwr {arguments[0]}` did not answer within two minutes") from None
+
+    def follow(self, run_id: str) -> None:
+        """Tell of the rounds as they are done, until the run ends."""
+        told, asked = _Told(self.place, self._say), time.monotonic()
+        while True:
+            if told.news():
+                asked = time.monotonic()
+            if not self.processes.alive("superlink"):
+                raise FedawsError(f"the SuperLink is gone; see {self.place.logs / 'superlink.log'}, then start again")
+            # Asking costs the start of a Python: only when nothing has happened for long.
+            if time.monotonic() - asked > 20 or RunFolder(self.place.run).finished:
+                status, asked = self.status(run_id), time.monotonic()
+                if status == "finished:completed":
+                    told.news()
+                    return
+                if status in _ENDED:
+                    raise FedawsError(f"the run ended as {status}: {self._why(run_id)}")
+            time.sleep(0.5)
+
+    def _why(self, run_id: str) -> str:
+        """The last error that the run's own log has."""
+        done = self.flwr("log", run_id, _CONNECTION, "--show")
+        lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
+        return lines[-1] if lines else f"see `flwr log {run_id}`"
+
+    def _wait(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not ready():
+            if not self.processes.alive(name) or time.monotonic() > end:
+                raise FedawsError(f"{name} did not start; see {self.place.logs / name}.log")
+            time.sleep(0.2)
+
+
+@contextmanager
+def cluster(root: Path, say: Say) -> Iterator[Cluster]:
+    """The processes of a federation; whatever happens inside, none of them is left."""
+    found = Cluster(Place(root.expanduser().absolute()), say)
+    old = signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: so that the lines below are reached
+    try:
+        yield found
+    finally:
+        interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        found.processes.stop()
+        signal.signal(signal.SIGINT, interrupts)
+        signal.signal(signal.SIGTERM, old)
+
+
+def up(root: Path, say: Say) -> list[dict[str, Any]]:
+    """Start everything, run to the end, stop everything; gives the metrics."""
+    with cluster(root, say) as found:
+        say(f"SuperLink on {_HOST}:{found.port} …")
+        found.start_superlink()
+        found.register_all()
+        for member in found.members:
+            found.start_node(member.name)
+        say(f"{len(found.members)} SuperNodes started; logs are in {found.place.logs}")
+        found.follow(found.submit())
+        return RunFolder(found.place.run).metrics()
+
+
+class _Told:
+    """What a person has been told of a run folder."""
+
+    def __init__(self, place: Place, say: Say) -> None:
+        self._folder, self._say, self._round = RunFolder(place.run), say, -1
+
+    def news(self) -> bool:
+        """A line for every new checkpoint, with the figures if there are any."""
+        files = self._folder.checkpoints()
+        done = int(files[-1].stem.removeprefix("round-")) if files else 0
+        if done <= max(self._round, 0):
+            return False
+        self._round = done
+        row: dict[str, Any] = next((r for r in reversed(self._folder.metrics()) if r["round"] == done), {})
+        figures = f"  loss {row['loss']:.4g}" if row else ""
+        figures += f"  P@1 {100 * row['precision@1']:.1f} %" if "precision@1" in row else ""
+        self._say(f"round {done}{figures}")
+        return True
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _program(name: str) -> str:
+    """Flower's programs stand beside the Python that runs this."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise FedawsError(f"no program {name}; install it: pip install 'fedaws[flower]'")
+    return str(path)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind((_HOST, 0))
+        return int(free.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
+        return True
+    return False
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"exit code {done.returncode}"
+
+
+def _pids() -> list[int]:
+    with suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []
+
+
+def _read(path: str) -> bytes:
+    with suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
+
+
+def _descendants(pid: int) -> list[int]:
+    """All that a process started, and what these started."""
+    parents: dict[int, int] = {}
+    for other in _pids():
+        fields = _read(f"/proc/{other}/stat").rpartition(b")")[2].split()
+        if fields:
+            parents[other] = int(fields[1])
+    found, new = list[int](), {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new}
+        found += new
+    return found

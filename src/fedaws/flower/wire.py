@@ -1,0 +1,255 @@
+"""What crosses the edge, and what is refused there.
+
+A node is sent three records: `arrays` (θ, the same for all, so Flower uploads it once a round), `config` (the round and
+the run's settings, the same for all) and `own` (its client number, its class, its row w_i). It answers with `arrays`
+(θ_i − θ), `own` (the numbers again, and the new row) and `metrics`. Rows travel as little-endian float32 bytes.
+"""
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedaws.config import Config, DataConfig, from_toml
+from fedaws.errors import FedawsError
+from fedaws.types import Params
+
+ROUND: Final = "server-round"
+EXAMPLES: Final = "num-examples"
+_OWN: Final = frozenset({"client-id", "class-id", "round", "row"})
+_METRICS: Final = frozenset({EXAMPLES, "loss", "startup-seconds", "compute-seconds"})
+_ROW: Final = np.dtype("<f4")
+_HEADER: Final = 4096  # bytes that an array's header may take
+
+
+class Rejected(Exception):  # noqa: N818 - a reply that is dropped is no error of ours
+    """A reply that must not touch θ or W, and why."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a node is asked to do."""
+
+    config: Config
+    round_num: int  # 0 for the first
+    client: int
+    class_id: int
+    row: Tensor  # [d]
+    arrays: ArrayRecord  # θ, unread until the shapes are known
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a reply may be at most."""
+
+    clip_norm: float = 10.0  # a longer θ_i − θ is shortened to this,
+    max_norm: float = 1000.0  # one beyond this refused
+    max_examples: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip_norm <= self.max_norm or self.max_examples < 1:
+            raise FedawsError(
+                f"clip-norm={self.clip_norm:g}, max-norm={self.max_norm:g}, max-examples={self.max_examples}; "
+                "wanted 0 < clip-norm ≤ max-norm and at least one example"
+            )
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply must agree with, from the server's own books."""
+
+    round_num: int
+    client: int
+    class_id: int
+    theta: Params
+    row_size: int
+    unit_rows: bool
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply that passed."""
+
+    delta: Params
+    row: Tensor  # [d]
+    num_examples: int
+    loss: float
+    clipped: bool
+    startup_seconds: float  # what the node says of itself, for the log only
+    compute_seconds: float
+
+
+# --- from the server to a node --------------------------------------------------------------------------------------
+
+
+def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None = None) -> ConfigRecord:
+    """The record that all nodes of a round are sent alike; where the server has its data is no business of theirs."""
+    data = DataConfig(augment=cfg.data.augment)
+    run = cfg.model_copy(update={"data": data, "train": cfg.train.model_copy(update={"device": "auto"})})
+    return ConfigRecord({**(extra or {}), ROUND: round_num + 1, "run": run.to_toml()})
+
+
+def order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, row: Tensor) -> RecordDict:
+    """What one node is sent: a RecordDict of its own around the shared records."""
+    own = ConfigRecord({"client-id": client, "class-id": class_id, "row": row_bytes(row)})
+    return RecordDict({"arrays": arrays, "config": config, "own": own})
+
+
+def read_order(content: RecordDict) -> Order:
+    """The same, on the node; a message of another make is refused, and the server is told."""
+    try:
+        config, own = content.config_records["config"], content.config_records["own"]
+        run, row = config["run"], own["row"]
+        numbers = [config[ROUND], own["client-id"], own["class-id"]]
+        arrays = content.array_records["arrays"]
+    except KeyError as error:
+        raise FedawsError(f"the server's message has no {error}; is it of another version?") from None
+    if not isinstance(run, str) or not isinstance(row, bytes) or len(row) % _ROW.itemsize:
+        raise FedawsError("the server's message has settings or a row of the wrong type")
+    round_num, client, class_id = (_number(value) for value in numbers)
+    cfg = from_toml(run, "the server's message")
+    return Order(cfg, round_num - 1, client, class_id, _row(row), arrays)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise FedawsError(f"the server's message has the number {value!r:.40}; wanted 0 … 2³¹ − 1")
+    return value
+
+
+def _row(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, _ROW).astype(np.float32))
+
+
+# --- from a node to the server --------------------------------------------------------------------------------------
+
+
+def reply(
+    asked: Order, delta: Params, row: Tensor, num_examples: int, loss: float, startup: float, compute: float
+) -> RecordDict:
+    """A node's answer."""
+    own = ConfigRecord(
+        {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1, "row": row_bytes(row)}
+    )
+    metrics = MetricRecord(
+        {EXAMPLES: num_examples, "loss": loss, "startup-seconds": startup, "compute-seconds": compute}
+    )
+    return RecordDict({"arrays": pack(delta), "own": own, "metrics": metrics})
+
+
+def read_reply(content: RecordDict, expected: Expected) -> Reply:
+    """The answer, if every part of it is what it must be; raises :class:`Rejected` otherwise, and nothing else."""
+    arrays, own, metrics = _records(content)
+    for key, wanted in (
+        ("client-id", expected.client),
+        ("class-id", expected.class_id),
+        ("round", expected.round_num + 1),
+    ):
+        if type(own[key]) is not int or own[key] != wanted:
+            raise Rejected("round" if key == "round" else "class", f"{key} is {own[key]!r:.40}, wanted {wanted}")
+    examples = metrics[EXAMPLES]
+    if type(examples) is not int or not 1 <= examples <= expected.limits.max_examples:
+        raise Rejected("examples", f"{examples!r:.40} examples, wanted 1 … {expected.limits.max_examples}")
+    loss, *seconds = (_measure(metrics[key]) for key in ("loss", "startup-seconds", "compute-seconds"))
+    delta = unpack(arrays, expected.theta)
+    delta, clipped = _clipped(delta, expected.limits)
+    row = _read_row(own["row"], expected)
+    return Reply(delta, row, examples, loss, clipped, *seconds)
+
+
+def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord, MetricRecord]:
+    """The three records, refused if one is missing, one too many, or of other keys."""
+    names = (set(content.array_records), set(content.config_records), set(content.metric_records))
+    if names != ({"arrays"}, {"own"}, {"metrics"}) or len(content) != 3:
+        raise Rejected("records", f"has {', '.join(sorted(map(str, content)))!s:.80}; wanted arrays, metrics, own")
+    own, metrics = content.config_records["own"], content.metric_records["metrics"]
+    for record, wanted in ((own, _OWN), (metrics, _METRICS)):
+        if set(record) != wanted:
+            raise Rejected("records", f"has the keys {sorted(record)!s:.80}; wanted {sorted(wanted)}")
+    return content.array_records["arrays"], own, metrics
+
+
+def _measure(value: Any) -> float:
+    if type(value) is not float or not math.isfinite(value) or value < 0:
+        raise Rejected("not-finite", f"{value!r:.40} among its metrics; wanted finite numbers from 0 on")
+    return value
+
+
+def _clipped(delta: Params, limits: Limits) -> tuple[Params, bool]:
+    """θ_i − θ, shortened to the norm that one client may move θ by."""
+    norm = math.sqrt(sum(float(d.double().square().sum()) for d in delta.values()))
+    if not math.isfinite(norm):
+        raise Rejected("not-finite", "NaN or infinite values in its arrays")
+    if norm > limits.max_norm:
+        raise Rejected("norm", f"its change of θ has norm {norm:.3g}, wanted at most {limits.max_norm:g}")
+    if norm <= limits.clip_norm:
+        return delta, False
+    return {k: d * (limits.clip_norm / norm) for k, d in delta.items()}, True
+
+
+def _read_row(data: Any, expected: Expected) -> Tensor:
+    if not isinstance(data, bytes) or len(data) != expected.row_size * _ROW.itemsize:
+        raise Rejected("shape", f"its row is not {expected.row_size} float32 numbers")
+    row = _row(data)
+    norm = float(row.double().norm())
+    if not math.isfinite(norm):
+        raise Rejected("not-finite", "NaN or infinite values in its row")
+    if abs(norm - 1) > 1e-3 if expected.unit_rows else norm > expected.limits.max_norm:
+        raise Rejected("norm", f"its row has norm {norm:.3g}")
+    return row
+
+
+# --- tensors --------------------------------------------------------------------------------------------------------
+
+
+def row_bytes(row: Tensor) -> bytes:
+    """Little-endian float32."""
+    return row.detach().cpu().numpy().astype(_ROW).tobytes()
+
+
+def pack(params: Params) -> ArrayRecord:
+    """Named tensors as Flower carries them."""
+    return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in params.items()})
+
+
+def unpack(record: ArrayRecord, like: Params) -> Params:
+    """The tensors in a record, refused unless they have the names, shapes and types of `like`."""
+    if set(record) != set(like):
+        raise Rejected("records", f"its arrays are named {sorted(record)!s:.80}; wanted {sorted(like)!s:.200}")
+    return {name: _read_array(record[name], t, name) for name, t in like.items()}
+
+
+def _read_array(array: Array, like: Tensor, name: str) -> Tensor:
+    """An array out of its own bytes, whose header is not trusted: it could ask for any amount of memory."""
+    wanted, dtype = tuple(like.shape), np.dtype(str(like.dtype).removeprefix("torch."))
+    if array.stype != "numpy.ndarray":
+        raise Rejected("dtype", f"{name!r} is packed as {array.stype!r:.40}")
+    if len(array.data) > like.numel() * dtype.itemsize + _HEADER:
+        raise Rejected("shape", f"{name!r} has {len(array.data)} bytes, too many for {wanted}")
+    stream = io.BytesIO(array.data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran, found = read(stream, max_header_size=_HEADER)
+    except Exception:  # whatever a stranger's bytes do to numpy's parser
+        raise Rejected("bytes", f"{name!r} has no readable header") from None
+    if found != dtype or array.dtype != str(dtype):
+        raise Rejected("dtype", f"{name!r} is {found}, wanted {dtype}")
+    if tuple(shape) != wanted or tuple(array.shape) != wanted:
+        raise Rejected("shape", f"{name!r} has shape {shape!s:.40}, wanted {wanted}")
+    body = array.data[stream.tell() :]
+    if len(body) != like.numel() * dtype.itemsize:
+        raise Rejected("bytes", f"{name!r} has {len(body)} bytes of numbers, wanted {like.numel() * dtype.itemsize}")
+    values = np.frombuffer(body, found).reshape(wanted, order="F" if fortran else "C")
+    return torch.from_numpy(np.require(values, dtype, ["C", "W"]).copy())

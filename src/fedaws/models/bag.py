@@ -1,0 +1,70 @@
+"""The encoder of sparse examples: the mean of its features' embeddings, and a perceptron on top of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedaws.models.mlp import mlp
+from fedaws.sparse import Rows, SparseRows, add_up, from_dense
+
+
+class Bag(nn.Module):
+    r"""x → h or MLP(h) with :math:`h = \sum_f x_f e_f / \sum_f x_f`, the paper's lookup and averaging (Section 6.2).
+
+    Rows of the table start at about unit length, the layers with He's initialisation and zero biases: with PyTorch's
+    own biases all embeddings start in one cone and nothing trains. `residual` adds h to the perceptron's output, whose
+    last layer then starts at zero. No hidden layers: the table alone.
+    """
+
+    def __init__(self, features: int, hidden: Sequence[int], embedding_dim: int, residual: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(features, embedding_dim).mul_(embedding_dim**-0.5))
+        self.layers = mlp(embedding_dim, hidden, embedding_dim) if hidden else None
+        self.residual = residual
+        if residual and self.layers is not None:
+            last = self.layers[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.zeros_(last.weight)
+
+    def forward(self, x: Rows) -> Tensor:
+        """Embeddings, not yet of unit length, [B, d]; zeros for an example without features."""
+        sparse = x if isinstance(x, SparseRows) else from_dense(x)
+        h: Tensor = _WeightedMean.apply(self.table, sparse)  # type: ignore[no-untyped-call]
+        if self.layers is None:
+            return h
+        out: Tensor = self.layers(h)
+        return h + out if self.residual else out
+
+
+class _WeightedMean(torch.autograd.Function):
+    """`EmbeddingBag` whose gradient has the rows of the features that occur, each once.
+
+    PyTorch's own sparse gradient has a row for every entry of the batch, which then are to be sorted and added up;
+    the transposed bag gives the sums at once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, x: SparseRows) -> Tensor:
+        values = torch.ones(len(x.indices), device=x.device) if x.values is None else x.values
+        row_of_each = x.row_of_each
+        totals = values.new_zeros(len(x)).index_add_(0, row_of_each, values)
+        weights = values / totals.clamp_min(torch.finfo(values.dtype).tiny)[row_of_each]
+        ctx.save_for_backward(x.indices, row_of_each, weights)
+        ctx.size = len(table)
+        return F.embedding_bag(
+            x.indices, table, x.starts[:-1].to(x.indices.dtype), mode="sum", per_sample_weights=weights
+        )
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        indices, row_of_each, weights = ctx.saved_tensors
+        return add_up(indices, row_of_each, gradient.contiguous(), weights, ctx.size), None
+
+
+def has_table(encoder: nn.Module) -> bool:
+    """Whether an encoder looks its inputs up, so that its gradients are sparse."""
+    sparse = (nn.Embedding, nn.EmbeddingBag)
+    return any(isinstance(m, Bag) or (isinstance(m, sparse) and m.sparse) for m in encoder.modules())

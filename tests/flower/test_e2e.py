@@ -1,0 +1,151 @@
+"""Real processes on loopback, with TLS and keys: `make e2e`. Bounded in time, and nothing is left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedaws
+from fedaws import Config
+from fedaws.flower.setup import create
+from fedaws.flower.up import Cluster, cluster
+from fedaws.record.folder import RunFolder
+from flower_trial import Trial, make_trial
+
+pytestmark = pytest.mark.e2e
+
+ROUNDS = 8
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return fedaws.config.load("digits-flower").override([f"train.rounds={ROUNDS}"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, config: Config) -> Trial:
+    """Three digits on five nodes: two of the classes have two nodes."""
+    return make_trial(tmp_path_factory.mktemp("e2e") / "federation", config, 5, 3)
+
+
+@pytest.fixture(scope="module")
+def running(made: Trial) -> Iterator[Cluster]:
+    with cluster(made.place.root, print) as found:
+        found.start_superlink()
+        found.register_all()
+        for member in found.members:
+            found.start_node(member.name)
+        yield found
+
+
+def wait_for(what: Callable[[], Any], seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    while not (result := what()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.5)
+    return result
+
+
+def rounds_done(folder: RunFolder) -> int:
+    files = folder.checkpoints()
+    return int(files[-1].stem.removeprefix("round-")) if files else 0
+
+
+def log_of(made: Trial, name: str) -> str:
+    return (made.place.logs / f"{name}.log").read_text(errors="replace")
+
+
+def finished(running: Cluster, run_id: str, folder: RunFolder) -> None:
+    wait_for(lambda: folder.finished, 900)
+    wait_for(lambda: running.status(run_id) == "finished:completed", 60)
+
+
+def test_a_run_over_tls_gives_the_model_of_fedaws_train(running: Cluster, made: Trial) -> None:
+    folder = RunFolder(made.place.run)
+    finished(running, running.submit(), folder)
+    reference = fedaws.train(made.data(), config=made.config)
+    theta, W, _ = folder.load_model()
+    torch.testing.assert_close(W, reference.W, atol=1e-4, rtol=1e-3)
+    for name, tensor in theta.items():
+        torch.testing.assert_close(tensor, reference.theta[name], atol=1e-4, rtol=1e-3)
+    assert folder.metrics()[-1]["rejected"] == 0
+
+
+def test_an_unregistered_key_is_refused(running: Cluster, made: Trial, tmp_path: Path, config: Config) -> None:
+    stranger = create(tmp_path / "stranger", config, 2, 2)
+    running.start_node("node-0", key=stranger.node("node-1") / "key", process="stranger")
+    wait_for(lambda: not running.processes.alive("stranger"), 60)
+    assert "SuperNode ID" not in log_of(made, "stranger")
+
+
+def test_kills_of_a_node_and_of_the_superlink_cost_only_the_round_in_flight(running: Cluster, made: Trial) -> None:
+    folder = RunFolder(made.place.root / "disturbed")
+    settings = f'folder="{folder.path}" deadline=45.0'
+    running.submit(settings)
+    wait_for(lambda: rounds_done(folder) >= 1, 300)
+    running.processes.kill("node-4")
+    wait_for(lambda: rounds_done(folder) >= 3, 400)
+    running.processes.kill("superlink")
+    kept = rounds_done(folder)
+    running.start_superlink()
+    # Flower takes a node for online until a minute after its last sign of life.
+    wait_for(lambda: returned(running, "node-4"), 180)
+    run_id = running.submit(settings)
+    finished(running, run_id, folder)
+    assert kept >= 3
+    assert [row["round"] for row in folder.metrics()] == list(range(1, ROUNDS + 1))
+    assert folder.metrics()[-1]["replies"] == 5
+    undisturbed = RunFolder(made.place.run).metrics()[-1]["precision@1"]
+    assert undisturbed >= 0.95
+    assert folder.metrics()[-1]["precision@1"] >= undisturbed - 0.01
+
+
+def returned(running: Cluster, name: str) -> bool:
+    """Try to start a node again; it exits as long as its old self counts as online."""
+    running.start_node(name)
+    time.sleep(15)
+    return running.processes.alive(name)
+
+
+def test_a_registered_node_that_claims_another_class_gets_nothing_of_it(running: Cluster, made: Trial) -> None:
+    folder = RunFolder(made.place.root / "claimed")
+    running.processes.kill("node-1")
+    wait_for(lambda: claims(running, "node-1"), 180)
+    run_id = running.submit(f'folder="{folder.path}" settings="train.rounds=1"')
+    finished(running, run_id, folder)
+    last = folder.metrics()[-1]
+    assert (last["replies"], last["rejected"]) == (4, 1)
+    assert "this node has class 2, the server takes it for class 0" in log_of(made, "node-1")
+
+
+def claims(running: Cluster, name: str) -> bool:
+    running.start_node(name, node_config="class-id=2 partition-id=4")  # it is registered with class 0
+    time.sleep(15)
+    return running.processes.alive(name)
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path, config: Config) -> None:
+    place = create(tmp_path / "trial", config, 2, 2)
+    command = [sys.executable, "-m", "fedaws", "flower", "up", str(place.root)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "SuperNodes started" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and str(place.root) in environment(pid)]
+
+
+def environment(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""

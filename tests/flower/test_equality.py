@@ -1,0 +1,104 @@
+"""The real apps give the numbers of `fedaws train`."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+import fedaws
+from fedaws import Config
+from fedaws.config import SpreadConfig
+from fedaws.flower import FedAwS
+from fedaws.flower.client_app import trained
+from fedaws.flower.inprocess import InProcessGrid, Node
+from fedaws.record.folder import RunFolder
+from flower_trial import Trial
+from helpers import refusal
+
+
+def assert_same_model(trial: Trial, reference: fedaws.Run) -> None:
+    theta, W, facts = RunFolder(trial.place.run).load_model()
+    assert facts.round == trial.config.train.rounds
+    torch.testing.assert_close(W, reference.W, atol=1e-5, rtol=1e-4)
+    for name, tensor in theta.items():
+        torch.testing.assert_close(tensor, reference.theta[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["clients.local_steps=3", "clients.momentum=0.5"],
+        ["clients.per_round=2", "spread.regularizer=nearest", "spread.neighbors=2"],
+        ["clients.weighting=examples", "clients.examples_per_step=all"],
+        ["server.optimizer=adam", "server.lr=0.01", "server.momentum=0", "method=positive-only"],
+        ["method=fixed", "server.average=0.5"],
+    ],
+    ids=lambda settings: " ".join(settings) or "preset",
+)
+def test_flower_and_the_simulation_give_the_same_model(
+    trial: Callable[..., Trial], tiny: Config, settings: list[str]
+) -> None:
+    # Three classes, the first of them with two nodes of different size.
+    made = trial(4, classes=3, config=tiny.override(settings))
+    made.serve()
+    assert_same_model(made, fedaws.train(made.data(), config=made.config))
+
+
+def test_flower_and_the_simulation_measure_the_same(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.serve()
+    reference = fedaws.train(made.data(), config=made.config)
+    rows = RunFolder(made.place.run).metrics()
+    assert [row["round"] for row in rows] == [row["round"] for row in reference.metrics]
+    for row, wanted in zip(rows, reference.metrics, strict=True):
+        for name, value in wanted.items():
+            assert name == "seconds" or row[name] == pytest.approx(value, abs=1e-4), name
+
+
+def test_a_federation_of_the_configured_clients_is_fedaws_train(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.serve()
+    assert_same_model(made, fedaws.train(config=made.config))
+
+
+def test_an_unauthenticated_simulation_gives_the_same_model_behind_its_flag(trial: Callable[..., Trial]) -> None:
+    made = trial(4, trust_claims=True, federation="")
+    made.nodes = {200 + i: Node(config={"partition-id": i, "num-partitions": 4}) for i in (2, 0, 3, 1)}
+    made.serve()
+    assert_same_model(made, fedaws.train(config=made.config))
+
+
+def test_without_the_flag_an_unregistered_node_takes_no_part(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.nodes = {200 + i: Node(config={"partition-id": i}) for i in range(4)}
+    assert "0 of 4 members online" in refusal(made.serve)
+
+
+def test_the_strategy_drops_into_an_existing_server_app(tiny: Config) -> None:
+    """Names of registered nodes and their classes, an encoder of one's own, Flower's own way of starting."""
+    encoder = nn.Sequential(nn.Linear(6, 5))
+    examples = {f"node-{i}": torch.randn(8, 6, generator=torch.Generator().manual_seed(i)) for i in range(3)}
+    app, server = ClientApp(), ServerApp()
+    found: list[FedAwS] = []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return trained(message, examples[str(context.node_config["me"])], nn.Sequential(nn.Linear(6, 5)))
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = FedAwS({f"node-{i}": i for i in range(3)}, spread=SpreadConfig(weight=1.0), config=tiny)
+        found.append(strategy)
+        strategy.start(grid, ArrayRecord(encoder.state_dict()), num_rounds=tiny.train.rounds)
+
+    nodes = {10 + i: Node(f"node-{i}", b"", {"me": f"node-{i}"}) for i in range(3)}
+    InProcessGrid(app, nodes, {}).serve(server)
+    data = fedaws.from_arrays(torch.cat([*examples.values()]), torch.arange(3).repeat_interleave(8))
+    reference = fedaws.train(data, encoder, tiny.override(["spread.weight=1"]))
+    assert found[0].state is not None
+    torch.testing.assert_close(found[0].state.W, reference.W, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,79 @@
+"""Who may see what: a node gets θ and its own row, by its registered identity."""
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import Message
+
+from fedaws import Config
+from fedaws.core.algorithm import broadcast
+from fedaws.flower import strategy as strategy_module
+from fedaws.flower.inprocess import Node
+from fedaws.flower.strategy import FedAwS
+from fedaws.types import Broadcast, ServerState
+from flower_trial import Trial, as_told
+
+
+def rows_of_the_run(monkeypatch: object) -> list[torch.Tensor]:
+    """Every W that a run has, before and after each round."""
+    seen: list[torch.Tensor] = []
+
+    def noted(state: ServerState, cohort: torch.Tensor) -> Broadcast:
+        seen.append(state.W.clone())
+        return broadcast(state, cohort)
+
+    monkeypatch.setattr(strategy_module, "broadcast", noted)  # type: ignore[attr-defined]
+    return seen
+
+
+def traces(received: list[bytes], row: torch.Tensor) -> int:
+    """How often three numbers of the row that follow one another are in what a node received."""
+    data, pieces = b"".join(received), row.numpy().astype("<f4")
+    return sum(data.count(pieces[i : i + 3].tobytes()) for i in range(len(pieces) - 2))
+
+
+def test_no_byte_of_another_row_is_ever_sent_to_a_node(trial: Callable[..., Trial], monkeypatch: object) -> None:
+    made, seen = trial(4), rows_of_the_run(monkeypatch)
+    made.serve()
+    assert len(seen) == made.config.train.rounds
+    for member in made.members:
+        received = made.node(member.client).received
+        for W in seen:
+            assert traces(received, W[member.class_id]) >= 3  # the search finds what is there
+            for other in set(range(4)) - {member.class_id}:
+                assert traces(received, W[other]) == 0
+
+
+def test_a_node_that_claims_another_class_gets_nothing_of_it(trial: Callable[..., Trial], monkeypatch: object) -> None:
+    made, seen = trial(4), rows_of_the_run(monkeypatch)
+    made.node(1).config["class-id"] = 0
+    made.node(1).config["partition-id"] = 0
+    made.serve()
+    assert all(traces(made.node(1).received, W[0]) == 0 for W in seen)
+
+
+def test_a_stranger_and_a_known_name_with_another_key_are_sent_nothing(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.nodes[900] = Node("nobody", b"key", {})
+    made.nodes[901] = Node("node-0", as_told(made.members[1].public_key or ""), {})
+    made.nodes[902] = Node("", made.node(0).public_key, {})
+    made.serve()
+    assert [made.nodes[i].received for i in (900, 901, 902)] == [[], [], []]
+
+
+def test_nodes_are_asked_who_they_are_only_behind_the_flag(trial: Callable[..., Trial], tiny: Config) -> None:
+    made = trial(4)
+    kinds: list[str] = []
+
+    def noted(message: Message, honest: Callable[[Message], Message]) -> Message:
+        kinds.append(message.metadata.message_type)
+        return honest(message)
+
+    made.node(0).deliver = noted
+    made.serve()
+    assert set(kinds) == {"train"}
+
+
+def test_evaluation_sends_nothing() -> None:
+    strategy = FedAwS({"a": 0, "b": 1})
+    assert strategy.configure_evaluate(1, None, None, None) == []  # type: ignore[arg-type]

@@ -1,0 +1,279 @@
+"""Nothing crosses the edge unchecked."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaws import Config
+from fedaws.flower import wire
+from fedaws.flower.wire import Expected, Limits, Rejected
+from fedaws.record.folder import RunFolder
+from flower_trial import Trial
+from helpers import refusal
+
+THETA = {"a.weight": torch.zeros(3, 2), "a.bias": torch.zeros(3)}
+EXPECTED = Expected(4, 7, 2, THETA, row_size=5, unit_rows=True, limits=Limits(1.0, 100.0, 1000))
+ROW = torch.tensor([0.0, 0.6, 0.0, 0.8, 0.0])
+
+
+def good(**changes: Any) -> RecordDict:
+    """A reply that passes, with some of its parts replaced (`None` leaves a part out)."""
+    parts: dict[str, Any] = {
+        "weight": Array(np.full((3, 2), 0.1, dtype=np.float32)),
+        "bias": Array(np.full(3, -0.1, dtype=np.float32)),
+        "client-id": 7,
+        "class-id": 2,
+        "round": 5,
+        "row": wire.row_bytes(ROW),
+        "num-examples": 10,
+        "loss": 0.5,
+        "startup-seconds": 1.0,
+        "compute-seconds": 0.1,
+    }
+    parts |= {name.replace("_", "-"): value for name, value in changes.items()}
+    arrays = {f"a.{k}": parts[k] for k in ("weight", "bias") if parts[k] is not None}
+    own = {k: parts[k] for k in ("client-id", "class-id", "round", "row") if parts[k] is not None}
+    metrics = {k: parts[k] for k in ("num-examples", "loss", "startup-seconds", "compute-seconds")}
+    return RecordDict(
+        {
+            "arrays": ArrayRecord(arrays),
+            "own": ConfigRecord(own),
+            "metrics": MetricRecord({k: v for k, v in metrics.items() if v is not None}),
+        }
+    )
+
+
+def reason(content: RecordDict) -> str:
+    with pytest.raises(Rejected) as rejected:
+        wire.read_reply(content, EXPECTED)
+    return rejected.value.reason
+
+
+def test_a_good_reply_is_read_as_it_was_sent() -> None:
+    found = wire.read_reply(good(), EXPECTED)
+    assert torch.equal(found.delta["a.weight"], torch.full((3, 2), 0.1))
+    assert torch.equal(found.row, ROW)
+    assert (found.num_examples, found.loss, found.clipped) == (10, 0.5, False)
+
+
+def test_a_long_change_is_shortened_to_the_clip_norm() -> None:
+    found = wire.read_reply(good(weight=Array(np.full((3, 2), 30.0, dtype=np.float32))), EXPECTED)
+    norm = math.sqrt(sum(float(d.square().sum()) for d in found.delta.values()))
+    assert found.clipped
+    assert norm == pytest.approx(1.0, rel=1e-5)
+
+
+def array(values: Any, dtype: Any = np.float32) -> Array:
+    return Array(np.asarray(values, dtype=dtype))
+
+
+def cut(data: bytes, length: int) -> Array:
+    return Array("float32", (3,), "numpy.ndarray", data[:length])
+
+
+BIAS = array([0.1, 0.2, 0.3])
+not_numbers = st.sampled_from([math.nan, math.inf, -math.inf])
+integers = st.integers(-(2**62), 2**62)
+BAD: dict[str, st.SearchStrategy[RecordDict]] = {
+    "class": st.one_of(
+        integers.filter(lambda i: i != 2).map(lambda i: good(class_id=i)),
+        integers.filter(lambda i: i != 7).map(lambda i: good(client_id=i)),
+        st.sampled_from(["2", 2.0, True, [2]]).map(lambda v: good(class_id=v)),
+    ),
+    "round": st.one_of(integers.filter(lambda i: i != 5).map(lambda i: good(round=i)), st.just(good(round="5"))),
+    "shape": st.one_of(
+        st.integers(0, 40).filter(lambda n: n != 3).map(lambda n: good(bias=array([0.1] * n))),
+        st.sampled_from([(2, 3), (6,), (3, 2, 1), (1, 3, 2)]).map(lambda s: good(weight=array(np.zeros(s)))),
+        st.integers(0, 60).filter(lambda n: n != 20).map(lambda n: good(row=bytes(n))),
+        st.sampled_from(["row", 3, 0.5]).map(lambda v: good(row=v)),
+        st.just(good(bias=Array("float32", (3,), "numpy.ndarray", BIAS.data + bytes(10_000)))),
+        st.just(good(bias=Array("float32", (4,), "numpy.ndarray", BIAS.data))),
+    ),
+    "dtype": st.one_of(
+        st.sampled_from([np.float64, np.float16, np.int32, np.bool_, np.complex64, ">f4"]).map(
+            lambda d: good(bias=array([1, 0, 1], d))
+        ),
+        st.sampled_from(["pickle", "", "torch"]).map(lambda s: good(bias=Array("float32", (3,), s, BIAS.data))),
+        st.just(good(bias=Array("float64", (3,), "numpy.ndarray", BIAS.data))),
+    ),
+    "bytes": st.one_of(
+        st.integers(0, len(BIAS.data) - 1).map(lambda n: good(bias=cut(BIAS.data, n))),
+        st.binary(max_size=200).map(lambda b: good(bias=Array("float32", (3,), "numpy.ndarray", b))),
+        st.integers(1, 50).map(lambda n: good(bias=Array("float32", (3,), "numpy.ndarray", BIAS.data + bytes(n)))),
+    ),
+    "not-finite": st.one_of(
+        st.tuples(not_numbers, st.integers(0, 2)).map(lambda p: good(bias=array(np.eye(3)[p[1]] * 0 + p[0]))),
+        not_numbers.map(lambda v: good(row=wire.row_bytes(torch.tensor([v, 0, 0, 0, 1.0])))),
+        st.one_of(not_numbers, st.floats(max_value=-1e-9)).map(lambda v: good(loss=v)),
+        not_numbers.map(lambda v: good(compute_seconds=v)),
+        st.sampled_from([[0.5], 1]).map(lambda v: good(loss=v)),
+    ),
+    "norm": st.one_of(
+        st.floats(101, 1e30).map(lambda v: good(bias=array([v, 0, 0]))),
+        st.floats(1.01, 1e30).map(lambda v: good(row=wire.row_bytes(ROW * v))),
+        st.floats(0, 0.99).map(lambda v: good(row=wire.row_bytes(ROW * v))),
+    ),
+    "examples": st.one_of(
+        st.integers(-(2**62), 0).map(lambda n: good(num_examples=n)),
+        st.integers(1001, 2**62).map(lambda n: good(num_examples=n)),
+        st.sampled_from([10.0, [10], math.nan]).map(lambda v: good(num_examples=v)),
+    ),
+    "records": st.one_of(
+        st.sampled_from(["weight", "bias", "client_id", "row", "round", "loss", "num_examples"]).map(
+            lambda k: good(**{k: None})
+        ),
+        st.sampled_from(["arrays", "own", "metrics"]).map(
+            lambda k: RecordDict({n: r for n, r in good().items() if n != k})
+        ),
+        st.text(max_size=8)
+        .filter(lambda n: n not in ("arrays", "own", "metrics"))
+        .map(lambda n: RecordDict({**good(), n: ConfigRecord({"x": 1})})),
+        st.text(max_size=8)
+        .filter(lambda n: n not in ("a.weight", "a.bias"))
+        .map(lambda n: RecordDict({**good(), "arrays": ArrayRecord({**good().array_records["arrays"], n: BIAS})})),
+        st.just(RecordDict({**good(), "own": MetricRecord({"x": 1})})),
+        st.just(RecordDict()),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_more_than_ten_thousand_bad_replies_are_dropped_each_for_its_reason(kind: str) -> None:
+    counts: Counter[str] = Counter()
+
+    @settings(max_examples=1200)
+    @given(BAD[kind])
+    def drop(content: RecordDict) -> None:
+        counts[reason(content)] += 1
+
+    drop()
+    assert set(counts) == {kind}
+
+
+Tamper = Callable[[Message], Message]
+
+
+def answering(content: Callable[[RecordDict], RecordDict]) -> Callable[[Message, Tamper], Message]:
+    """A node that changes its honest answer."""
+    return lambda message, honest: Message(content(honest(message).content), reply_to=message)
+
+
+def huge(content: RecordDict) -> RecordDict:
+    arrays = {name: Array(a.numpy() * np.float32(1e6)) for name, a in content.array_records["arrays"].items()}
+    return RecordDict({**content, "arrays": ArrayRecord(arrays)})
+
+
+def test_bad_replies_are_counted_by_reason_and_the_rounds_go_on(trial: Callable[..., Trial]) -> None:
+    made = trial(4, quorum=0.25)
+    made.node(1).deliver = answering(huge)
+    made.node(2).deliver = answering(lambda content: RecordDict({**content, "own": content["metrics"]}))
+    earlier: list[Message] = []
+
+    def replaying(message: Message, honest: Tamper) -> Message:
+        earlier.append(honest(message))
+        return earlier[0]
+
+    made.node(3).deliver = replaying
+    made.serve()
+    folder, rounds = RunFolder(made.place.run), made.config.train.rounds
+    assert folder.finished
+    counted = made.remembered()["rejected"]
+    assert counted == {"norm": rounds, "records": rounds, "unasked": rounds - 1}
+
+
+def test_a_reply_sent_twice_counts_once(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedaws.flower.inprocess import InProcessGrid
+
+    def doubled(self: InProcessGrid, ids: Any) -> list[Message]:
+        return [m for i in ids if i in self._replies for m in [self._replies.pop(i)] * 2]
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", doubled)
+    made = trial(4)
+    made.serve()
+    assert made.remembered()["rejected"] == {"replayed": 4 * made.config.train.rounds}
+
+
+def test_a_reply_in_anothers_name_is_dropped(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+
+    def as_another(message: Message, honest: Tamper) -> Message:
+        answer = honest(message)
+        answer.metadata.__dict__["_src_node_id"] = 100
+        return answer
+
+    made.node(1).deliver = as_another
+    made.serve()
+    assert made.remembered()["rejected"] == {"sender": made.config.train.rounds}
+
+
+def test_a_reply_that_flower_cannot_unpack_harms_nobody(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedaws.flower.inprocess import InProcessGrid
+
+    honest = InProcessGrid.pull_messages
+
+    def damaged(self: InProcessGrid, ids: Any) -> list[Message]:
+        found = honest(self, ids)
+        if any(m.metadata.src_node_id == 101 for m in found):
+            raise ValueError("not enough bytes")
+        return found
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", damaged)
+    made = trial(4)
+    made.serve()
+    assert made.remembered()["rejected"] == {"bytes": made.config.train.rounds}
+
+
+def test_one_client_moves_theta_by_no_more_than_the_clip_norm(trial: Callable[..., Trial], tiny: Any) -> None:
+    config = tiny.override(["train.rounds=1", "server.momentum=0", "clients.lr=100"])
+    made = trial(4, config=config, clip_norm=0.01)
+    before = {k: v.clone() for k, v in start_of(made).items()}
+    made.serve()
+    theta, _, _ = RunFolder(made.place.run).load_model()
+    moved = math.sqrt(sum(float((theta[k] - before[k]).square().sum()) for k in theta))
+    assert 0 < moved <= 0.01 * (1 + 1e-4)
+
+
+def start_of(made: Trial) -> dict[str, torch.Tensor]:
+    from fedaws.models import build_encoder, trainable
+
+    encoder = build_encoder(made.config.model, made.data().x.shape[1:], made.config.seed)
+    return {name: p.detach() for name, p in trainable(encoder).items()}
+
+
+def sent(**changes: Any) -> RecordDict:
+    """What the server sends, with parts of its own record or of the shared one replaced."""
+    content = wire.order(wire.pack(THETA), wire.shared_config(Config(), 4), 7, 2, ROW)
+    for name in ("config", "own"):
+        record = content.config_records[name]
+        record.update({k: v for k, v in changes.items() if k in record})
+    return content
+
+
+def test_a_node_reads_what_the_server_sent() -> None:
+    order = wire.read_order(sent())
+    assert (order.round_num, order.client, order.class_id) == (4, 7, 2)
+    assert torch.equal(order.row, ROW)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"row": b"123"}, {"row": "abc"}, {"client-id": -1}, {"class-id": 2.0}, {"server-round": 2**40}, {"run": 3}],
+)
+def test_a_node_refuses_a_message_of_another_make_in_one_line(change: dict[str, Any]) -> None:
+    assert "the server's message" in refusal(lambda: wire.read_order(sent(**change)))
+    assert "the server's message" in refusal(lambda: wire.read_order(RecordDict()))
+
+
+def test_a_node_is_not_told_where_the_server_keeps_its_data() -> None:
+    config = Config().override(["data.name=/secret/place.npz", "data.root=/secret"])
+    assert "secret" not in str(wire.shared_config(config, 0)["run"])

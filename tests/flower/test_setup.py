@@ -1,0 +1,110 @@
+"""`fedaws flower init` and the files it writes."""
+
+import ssl
+import stat
+import tomllib
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from flwr.cli.config_utils import load_and_validate
+
+from fedaws import Config
+from fedaws.flower.federation import read_federation
+from fedaws.flower.server_app import app
+from fedaws.flower.settings import run_settings
+from fedaws.flower.setup import create
+from helpers import refusal
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny: Config) -> Any:
+    return create(tmp_path / "federation", tiny, 5, 3, ["server.example", "192.0.2.7"])
+
+
+def test_init_writes_a_federation_and_says_what_comes_next(cli: Callable[..., Any], tiny_toml: Path) -> None:
+    code, out, err = cli("flower", "init", "trial", "--clients", 4, "--config", tiny_toml)
+    assert (code, out) == (0, "")
+    assert "fedaws flower up trial" in err
+
+
+def test_init_refuses_a_folder_that_is_taken(refused: Callable[..., str], tiny_toml: Path) -> None:
+    (Path("trial") / "server").mkdir(parents=True)
+    (Path("trial") / "server" / "federation.toml").touch()
+    assert "already holds a federation" in refused("flower", "init", "trial", "--clients", 4, "--config", tiny_toml)
+
+
+def test_init_refuses_more_classes_than_clients(refused: Callable[..., str], tiny_toml: Path) -> None:
+    line = refused("flower", "init", "trial", "--clients", 3, "--classes", 4, "--config", tiny_toml)
+    assert "3 clients and 4 classes" in line
+
+
+def test_up_refuses_a_folder_without_a_federation(refused: Callable[..., str]) -> None:
+    assert "cannot read" in refused("flower", "up", "nowhere")
+
+
+def test_the_first_classes_get_the_nodes_that_are_left_over(place: Any) -> None:
+    assert [m.class_id for m in read_federation(place.federation).members] == [0, 0, 1, 1, 2]
+
+
+def test_the_nodes_of_a_class_share_its_examples_out(place: Any) -> None:
+    counts = [len(np.load(place.node(f"node-{i}") / "data.npz")["x"]) for i in range(5)]
+    assert counts == [4, 4, 4, 4, 8]  # 8 of 10 examples a class are for training
+
+
+def test_only_the_owner_can_read_a_key(place: Any) -> None:
+    keys = [place.root / "ca" / "ca.key", place.server / "server.key", *place.root.glob("nodes/*/key")]
+    assert len(keys) == 7
+    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
+
+
+def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
+    assert {p.name for p in place.node("node-2").iterdir()} == {"key", "key.pub", "ca.crt", "data.npz"}
+    assert not {p.name for p in place.server.iterdir()} & {"ca.key", "key"}
+
+
+def test_the_authority_vouches_for_the_server_under_all_its_names(place: Any) -> None:
+    context = ssl.create_default_context(cafile=place.authority)
+    assert len(context.get_ca_certs()) == 1
+    ca = x509.load_pem_x509_certificate(place.authority.read_bytes())
+    server = x509.load_pem_x509_certificate((place.server / "server.pem").read_bytes())
+    server.verify_directly_issued_by(ca)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "server.example"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "192.0.2.7"]
+
+
+@pytest.mark.parametrize("folder", ["trial", "example"])
+def test_flower_takes_the_app_folder(place: Any, folder: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "flower"
+    path = (place.app if folder == "trial" else example) / "pyproject.toml"
+    config, warnings = load_and_validate(path)
+    assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "fedaws.flower.server_app:app"
+    assert [w for w in warnings if "description" not in w and "license" not in w] == []
+    run_settings(tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"])
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"deadlin": 3.0}, "deadlin"),
+        ({"quorum": 0.0}, "quorum"),
+        ({"clip-norm": -1.0}, "clip-norm"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(given: dict[str, Any], line: str) -> None:
+    assert line in refusal(lambda: run_settings(given))
+
+
+def test_a_server_without_a_federation_does_not_start() -> None:
+    context = type("Context", (), {"run_config": {"config": "digits"}})
+    assert "trust-claims" in refusal(lambda: app(None, context))  # type: ignore[arg-type]
+
+
+def test_ids_are_numbered_in_the_order_of_the_file(place: Any) -> None:
+    members = read_federation(place.federation).members
+    assert all(b.client == a.client + 1 for a, b in pairwise(members))
