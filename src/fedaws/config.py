@@ -66,7 +66,7 @@ class ModelConfig(Section):
     embedding_dim: Count = 32
     hidden: tuple[Count, ...] = (128,)  # mlp and bag: their layers; bag with none: the table of features alone
     residual: bool = False  # bag: add the features' mean to what the layers make of it
-    norm: NormName = "group"  # resnet: what stands in for BatchNorm
+    norm: NormName = "weight"  # resnet: what stands in for BatchNorm (docs/results/recipe.md)
     normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
 
 
