@@ -187,9 +187,13 @@ def initial_state(cfg: Config, data: FederatedData, encoder: nn.Module, shared: 
     With `shared` memory a run on the state changes the encoder's tables, which then need not be there twice.
     """
     theta = {name: p.detach() if shared else p.detach().clone() for name, p in trainable(encoder).items()}
+    return ServerState(0, theta, initial_rows(cfg, data.num_classes).to(data.x.device), data.class_of)
+
+
+def initial_rows(cfg: Config, num_classes: int) -> Tensor:
+    """W⁰: random on the sphere, from the seed."""
     rng = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings"))
-    W = F.normalize(torch.randn(data.num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
-    return ServerState(0, theta, W.to(data.x.device), data.class_of)
+    return F.normalize(torch.randn(num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
 
 
 def _loop(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedaws.sparse import Rows, SparseRows, from_lists  # noqa: F401 - from_lists: in the examples
+from fedaws.sparse import Rows, SparseRows
 
 TILE = 4_000_000
 """Scores in a tile; |examples| × C is never whole in memory."""
@@ -54,6 +54,7 @@ def precision_at(ranking: Ranking, labels: Rows, k: int) -> float:
 def right(classes: Tensor, labels: Rows) -> Tensor:
     """Which of each example's classes [B, k] are its label, or among its labels; [B, k].
 
+    >>> from fedaws.sparse import from_lists
     >>> right(torch.tensor([[2, 0], [1, 2]]), from_lists([[0, 1], [2]], width=3)).tolist()
     [[False, True], [False, True]]
     """
@@ -71,6 +72,7 @@ def propensity_scored(ranking: Ranking, labels: SparseRows, weights: Tensor, k: 
 
     .. math:: \sum_i \sum_{l \in top_k(i) \cap Y_i} 1/p_l \Big/ \sum_i \max_{|S| \le k} \sum_{l \in S \cap Y_i} 1/p_l
 
+    >>> from fedaws.sparse import from_lists
     >>> ranking, labels = Ranking(torch.tensor([[2, 0]]), torch.zeros(1, 2)), from_lists([[0, 1]], width=3)
     >>> propensity_scored(ranking, labels, torch.tensor([1.0, 4.0, 2.0]), k=2)  # 1 of 1 + 4
     0.2

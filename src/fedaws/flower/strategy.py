@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
-import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -23,6 +22,7 @@ from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.wire import Expected, Limits, Rejected, Reply
+from fedaws.run import initial_rows
 from fedaws.types import Params, ServerState, Update
 
 _LOG = logging.getLogger("flwr")
@@ -207,9 +207,7 @@ class FedAwS(Strategy):
             return self.state
         theta = _trusted(arrays)
         if self.state is None:
-            rng = torch.Generator().manual_seed(hash64(self.config.seed, "class embeddings"))
-            W = torch.randn(self.federation.num_classes, self.config.model.embedding_dim, generator=rng)
-            self.state = ServerState(0, theta, F.normalize(W, dim=1))
+            self.state = ServerState(0, theta, initial_rows(self.config, self.federation.num_classes))
         else:
             self.state = replace(self.state, theta=theta)
         self._arrays = arrays
