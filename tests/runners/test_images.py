@@ -1,7 +1,7 @@
 """Convolutions on images: every runner and any number of threads compute the same, augmented and resized."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from fedaws.data.federated import as_input
 from fedaws.models import build_encoder
 from fedaws.run import Interrupted
 from fedaws.runners import make_runner
-from fedaws.runners.pooled import _CACHE, _block_size, bytes_per_example
+from fedaws.runners.common import even_blocks
+from fedaws.runners.pooled import _CACHE, _block_count, bytes_per_example
 from fedaws.types import ServerState
 
 ROUNDS = 3
@@ -177,28 +178,42 @@ def test_a_run_with_convolutions_and_threads_resumes_to_the_same_bits(tmp_path: 
 # --- what goes into a block -----------------------------------------------------------------------------------------
 
 
+def sizes_of(blocks: Iterable[slice]) -> list[int]:
+    return [block.stop - block.start for block in blocks]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 64, 1000])
 @pytest.mark.parametrize("fitting", [1, 3, 10, 10**6])
 def test_blocks_fit_and_no_worker_waits_for_longer_than_it_must(workers: int, count: int, fitting: int) -> None:
-    size = _block_size(count, _CACHE // fitting, workers)
-    assert 1 <= size <= fitting
+    sizes = sizes_of(even_blocks(count, _block_count(count, _CACHE // fitting, workers)))
+    assert sum(sizes) == count
+    assert 1 <= min(sizes) <= max(sizes) <= fitting
     turns = 1  # by trial: the fewest in which the workers can do it all
     while turns * workers * fitting < count:
         turns += 1
-    assert -(-count // size) <= turns * workers  # blocks
-    assert turns * size < count / workers + turns + 1  # clients of the busiest worker, up to rounding
+    assert len(sizes) <= turns * workers
+    busiest = max(sum(sizes[worker::workers]) for worker in range(workers))  # each takes a block in its turn
+    assert busiest < count / workers + turns
+
+
+@pytest.mark.parametrize("count", [1, 7, 10, 64])
+@pytest.mark.parametrize("parts", [1, 2, 5, 7])
+def test_even_blocks_follow_one_another_and_differ_by_one_at_most(count: int, parts: int) -> None:
+    found = list(even_blocks(count, parts))
+    assert [place for part in found for place in range(part.start, part.stop)] == list(range(count))
+    assert len(found) == parts
+    assert max(sizes_of(found)) - min(sizes_of(found)) <= 1
 
 
 def test_equal_blocks_for_each_worker() -> None:
-    assert _block_size(12, 1, workers=4) == 3
-    assert _block_size(12, _CACHE // 2, workers=3) == 2  # two turns of three blocks of two
-    assert _block_size(10, 1, workers=4) == 3  # 3, 3, 3 and 1
-    assert _block_size(3, 1, workers=8) == 1
+    assert _block_count(12, 1, workers=4) == 4
+    assert _block_count(12, _CACHE // 2, workers=3) == 6  # two turns of three blocks of two
+    assert _block_count(3, 1, workers=8) == 3
 
 
 def test_a_client_larger_than_the_cache_is_a_block_of_its_own() -> None:
-    assert _block_size(5, 100 * _CACHE, workers=2) == 1
+    assert _block_count(5, 100 * _CACHE, workers=2) == 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,6 +1,7 @@
 """What every runner needs of the data: a cohort's examples, and its weights ω."""
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -85,3 +86,14 @@ class ClientData:
 def blocks(count: int, size: int) -> Iterator[slice]:
     """Slices of at most `size` that cover `count`."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def even_blocks(count: int, parts: int) -> Iterator[slice]:
+    """So many slices that cover `count`, the larger ones first, none by more than 1.
+
+    >>> [part.stop - part.start for part in even_blocks(10, 4)]
+    [3, 3, 2, 2]
+    """
+    size, larger = divmod(count, parts)
+    starts = accumulate([size + 1] * larger + [size] * (parts - larger), initial=0)
+    return (slice(start, stop) for start, stop in pairwise(starts))

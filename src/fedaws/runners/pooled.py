@@ -24,7 +24,7 @@ from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.models import batch_norms
 from fedaws.parallel import Workers, own_copies
-from fedaws.runners.common import ClientData, Examples, blocks
+from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
 from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
 
@@ -65,18 +65,22 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
             return Update(cohort, gradient, rows, weights, risks)
 
-        size = len(sent.cohort) if together else cfg.train.block
-        if size == "auto":
-            size = _block_size(len(sent.cohort), bytes_per_client(drawn.size), len(workers))
-        return workers.map(update_of, blocks(len(sent.cohort), size))
+        count = len(sent.cohort)
+        if together:
+            parts = blocks(count, count)
+        elif cfg.train.block == "auto":
+            parts = even_blocks(count, _block_count(count, bytes_per_client(drawn.size), len(workers)))
+        else:
+            parts = blocks(count, cfg.train.block)
+        return workers.map(update_of, parts)
 
     return run_clients
 
 
-def _block_size(count: int, bytes_per_client: int, workers: int) -> int:
-    """Clients in a block: as many as the cache holds, but an equal number of nearly equal blocks for each worker."""
+def _block_count(count: int, bytes_per_client: int, workers: int) -> int:
+    """As few blocks as the cache allows, and as many for one worker as for the other."""
     fitting = max(1, _CACHE // bytes_per_client)
-    return max(1, math.ceil(count / (workers * math.ceil(count / (fitting * workers)))))
+    return min(count, workers * math.ceil(count / (fitting * workers)))
 
 
 def bytes_per_example(encoder: nn.Module, pair: Rows) -> int:
