@@ -92,6 +92,7 @@ class ServerConfig(Section):
     optimizer: ServerOptimizerName = "sgd"
     lr: Positive = 1.0
     momentum: Fraction = 0.0
+    weight_decay: Fraction = 0.0  # of θ's matrices, times the step size; keeps standardised filters turning (recipe.md)
     table_optimizer: Literal["adagrad", "sgd"] = "adagrad"  # of embedding tables; adagrad has one accumulator a row
     table_lr: Positive | None = None  # of embedding tables: with adagrad a row's longest step; None: lr
     average: Fraction = 0.0  # decay of the exponential average of θ that is evaluated and kept; 0: the last θ

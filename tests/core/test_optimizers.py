@@ -128,3 +128,16 @@ def test_the_schedule_scales_every_step_of_muon(name: str) -> None:
         )
         steps.append(finish_round(state, [update], cfg, rng()).theta[name])
     torch.testing.assert_close(steps[1], 0.5 * steps[0])
+
+
+def test_weight_decay_shrinks_matrices_by_the_step_size_and_leaves_biases_and_gains() -> None:
+    theta = {"weight": random(4, 9), "filters": random(4, 3, 3, 3), "bias": random(4), "gain": random(4, 1, 1, 1)}
+    settings = ["server.lr=0.1", "server.weight_decay=0.02", "method=fixed", "train.rounds=10", "train.schedule=linear"]
+    state = ServerState(5, theta, torch.eye(2))  # in round 5 of 10 the schedule's factor is 1/2
+    still = {k: torch.zeros_like(v) for k, v in theta.items()}
+    update = Update(torch.tensor([0]), still, state.W[:1], torch.ones(1), torch.zeros(1))
+    after = finish_round(state, [update], Config().override(settings), rng()).theta
+    for name in ("weight", "filters"):
+        torch.testing.assert_close(after[name], (1 - 0.1 * 0.02 / 2) * theta[name])
+    for name in ("bias", "gain"):
+        assert after[name].equal(theta[name])

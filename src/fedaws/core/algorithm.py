@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import aggregate
 from fedaws.core.methods import method_of
-from fedaws.core.optimizers import optimizer_step
+from fedaws.core.optimizers import is_matrix, optimizer_step
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import spread_
 from fedaws.core.tables import step_tables
@@ -84,7 +84,7 @@ def finish_round(
 def _server_step(
     state: ServerState, delta: Params, cfg: Config, factor: float, in_place: bool
 ) -> tuple[Params, Tensor, dict[str, Params]]:
-    """The server's optimiser on the averaged delta; tables have their own.
+    """The server's optimiser on the averaged delta, and the decay of its matrices; tables have their own.
 
     The optimiser sees delta / factor and its step is multiplied by the factor, which is what a learning-rate schedule
     does to any optimiser; for plain averaging the two cancel.
@@ -96,7 +96,9 @@ def _server_step(
         cfg.server.optimizer, direction, state.slots, cfg.server.lr * factor, cfg.server.momentum
     )
     tables, memory = step_tables(state, delta, cfg.server, factor, in_place)
-    theta = {k: tables[k] if k in tables else v + step[k] for k, v in state.theta.items()}
+    kept = 1 - cfg.server.weight_decay * cfg.server.lr * factor
+    theta = {k: v * kept if kept < 1 and is_matrix(v) else v for k, v in state.theta.items() if k not in tables}
+    theta = {k: tables[k] if k in tables else theta[k] + step[k] for k in state.theta}
     slots = slots | memory if memory else slots
     if method_of(cfg).rows != "all":
         return theta, state.W, slots

@@ -53,10 +53,10 @@ def optimizer_step(
         case "muon":
             m = _decayed(slots.get("momentum"), direction, momentum, 1.0)
             ahead = {k: d + momentum * m[k] for k, d in direction.items()}
-            return {k: lr * (orthogonal(a) if _is_matrix(a) else _even(a)) for k, a in ahead.items()}, {"momentum": m}
+            return {k: lr * (orthogonal(a) if is_matrix(a) else _even(a)) for k, a in ahead.items()}, {"momentum": m}
 
 
-def _is_matrix(tensor: Tensor) -> bool:
+def is_matrix(tensor: Tensor) -> bool:
     """Whether a parameter maps vectors to vectors; convolutions do, once flattened, but gains and biases do not."""
     return tensor.ndim > 1 and min(tensor.flatten(1).shape) > 1
 
