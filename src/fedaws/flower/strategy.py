@@ -5,11 +5,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -21,21 +21,14 @@ from fedaws.data.hashing import hash64
 from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
-from fedaws.flower.wire import Expected, Limits, Rejected, Reply
+from fedaws.flower.mailbox import Asked, Mailbox
+from fedaws.flower.wire import Limits, Reply
 from fedaws.run import initial_rows
 from fedaws.types import Params, ServerState, Update
 
 _LOG = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One message of the round in flight; Flower writes the message's id into its metadata when it is sent."""
-
-    member: Member
-    metadata: Metadata
 
 
 class FedAwS(Strategy):
@@ -82,14 +75,12 @@ class FedAwS(Strategy):
         config = config or Config()
         self.config = config if spread is None else config.model_copy(update={"spread": spread})
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
-        self.quorum, self.wait, self.limits, self.trust_claims = quorum, wait, limits or Limits(), trust_claims
+        self.quorum, self.wait, self.trust_claims = quorum, wait, trust_claims
         self.poll, self.attempts = poll, attempts
-        self.deadline = 3600.0
+        self.mail = Mailbox(limits or Limits(), poll)
         self.state: ServerState | None = None
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
-        self.rejected: Counter[str] = Counter()  # bad replies by reason, over the run
         self.last: dict[str, float] = {}  # figures of the last round
-        self._asked: list[Asked] = []
         self._claims: dict[int, int] = {}  # node id → client number, as told
         self._strangers: set[int] = set()
         self._rng = torch.Generator()
@@ -108,10 +99,15 @@ class FedAwS(Strategy):
         cfg, spread = self.config, self.config.spread
         _LOG.info("\t├──> Method: %s, spread %s λ=%g", cfg.method, spread.regularizer, spread.weight)
         _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.members), self.federation.num_classes)
-        _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.deadline)
-        _LOG.info("\t└──> Replies: θ moves by at most %g each", self.limits.clip_norm)
+        _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.mail.deadline)
+        _LOG.info("\t└──> Replies: θ moves by at most %g each", self.mail.limits.clip_norm)
         if self.trust_claims:
             _LOG.warning("INSECURE: nodes are believed which client they are; anyone can ask for any class embedding")
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """Bad replies by reason, over the run."""
+        return self.mail.rejected
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
@@ -129,13 +125,13 @@ class FedAwS(Strategy):
 
         Unlike Flower's own loop it resumes, it goes on with those who answered in time, and one bad reply harms nobody.
         """
-        self.deadline, arrays, result, failures = timeout, initial_arrays, Result(), 0
+        self.mail.deadline, arrays, result, failures = timeout, initial_arrays, Result(), 0
         state = self._begin(initial_arrays)
         self.summary()
         while state.round_num < num_rounds:
             number = state.round_num + 1
             messages = self.configure_train(number, arrays, train_config or ConfigRecord(), grid)
-            found, metrics = self.aggregate_train(number, self._collect(grid, messages))
+            found, metrics = self.aggregate_train(number, self.mail.collect(grid, messages))
             if found is None or metrics is None:
                 failures += 1
                 if failures == self.attempts:
@@ -159,13 +155,13 @@ class FedAwS(Strategy):
         self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num))
         cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
-        messages, self._asked = [], []
+        messages, self.mail.asked = [], []
         for client, row in zip(cohort.tolist(), sent.W, strict=True):
             member = self.federation.members[client]
             content = wire.order(arrays, shared, client, member.class_id, row)
-            message = Message(content, node_of[client], MessageType.TRAIN, ttl=self._ttl)
+            message = Message(content, node_of[client], MessageType.TRAIN, ttl=self.mail.ttl)
             messages.append(message)
-            self._asked.append(Asked(member, message.metadata))
+            self.mail.asked.append(Asked(member, message.metadata))
         self.state = state
         return messages
 
@@ -175,9 +171,10 @@ class FedAwS(Strategy):
         """θ and W from the good replies; (None, None), and nothing changed, if they are too few."""
         assert self.state is not None
         started, state = time.perf_counter(), self.state
-        good = self._sorted_out(state, replies)
-        self.last = _figures(good.values(), len(self._asked))
-        needed = math.ceil(self.quorum * len(self._asked))
+        good = self.mail.good(replies, state, unit_rows=self.config.model.normalize)
+        asked = len(self.mail.asked)
+        self.last = _figures(good.values(), asked)
+        needed = math.ceil(self.quorum * asked)
         if len(good) < max(1, needed):
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
             return None, None
@@ -267,84 +264,12 @@ class FedAwS(Strategy):
 
     def _ask_who(self, grid: Grid, node_ids: list[int]) -> None:
         """Insecure: which client do you say you are?"""
-        messages = [Message(RecordDict(), node_id, MessageType.QUERY, ttl=self._ttl) for node_id in node_ids]
-        for message in self._collect(grid, messages):
+        messages = [Message(RecordDict(), node_id, MessageType.QUERY, ttl=self.mail.ttl) for node_id in node_ids]
+        for message in self.mail.collect(grid, messages):
             own = message.content.config_records.get("own") if message.has_content() else None
             claim = None if own is None else own.get("client-id")
             if type(claim) is int and 0 <= claim < len(self.federation.members):
                 self._claims[message.metadata.src_node_id] = claim
-
-    # --- replies ----------------------------------------------------------------------------------------------------
-
-    def _collect(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """The replies that come before the deadline.
-
-        One by one: a reply that Flower cannot even unpack must not take the others with it.
-        """
-        waiting, replies = [i for i in grid.push_messages(messages) if i], list[Message]()
-        end = time.monotonic() + self.deadline
-        while waiting and time.monotonic() < end:
-            for message_id in list(waiting):
-                try:
-                    found = list(grid.pull_messages([message_id]))
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    waiting.remove(message_id)
-                    self._drop(message_id, "bytes", f"Flower cannot unpack it: {error!s:.80}")
-                    continue
-                if found:
-                    waiting.remove(message_id)
-                    replies += found
-            if waiting:
-                time.sleep(self.poll)
-        for message_id in waiting:
-            self._drop(message_id, "late", f"no reply in {self.deadline:g} s")
-        return replies
-
-    @property
-    def _ttl(self) -> float:
-        """Seconds that Flower keeps a message and its reply.
-
-        Longer than the deadline: fetching one reply whose upload stalled can take until then, and the others, which lie
-        ready, must not have expired meanwhile (seen on a loaded machine).
-        """
-        return 2 * self.deadline + 60
-
-    def _sorted_out(self, state: ServerState, replies: Iterable[Message]) -> dict[int, Reply]:
-        """The good replies by client number; the others are counted and logged."""
-        asked, good = {a.metadata.message_id: a for a in self._asked}, dict[int, Reply]()
-        for message in replies:
-            message_id = message.metadata.reply_to_message_id
-            try:
-                found = asked.get(message_id)
-                if found is None:
-                    raise Rejected("unasked", "it answers no message of this round")
-                if found.member.client in good:
-                    raise Rejected("replayed", "its client has answered already")
-                good[found.member.client] = self._read(state, found, message)
-            except Rejected as error:
-                self._drop(message_id, error.reason, str(error))
-        return good
-
-    def _read(self, state: ServerState, asked: Asked, message: Message) -> Reply:
-        if message.has_error():  # of a lost node the SuperLink tells, in its own name
-            raise Rejected("failed", f"code {message.error.code}: {message.error.reason!s:.200}")
-        if message.metadata.src_node_id != asked.metadata.dst_node_id:
-            raise Rejected("sender", f"node {message.metadata.src_node_id} answers for another")
-        expected = Expected(
-            round_num=state.round_num,
-            client=asked.member.client,
-            class_id=asked.member.class_id,
-            theta=state.theta,
-            row_size=state.W.shape[1],
-            unit_rows=self.config.model.normalize,
-            limits=self.limits,
-        )
-        return wire.read_reply(message.content, expected)
-
-    def _drop(self, message_id: str, reason: str, detail: str) -> None:
-        names = [a.member.name for a in self._asked if a.metadata.message_id == message_id]
-        self.rejected[reason] += 1
-        _LOG.warning("dropped a reply of %s: %s", names[0] if names else "somebody", " ".join(detail.split()))
 
 
 def _trusted(arrays: ArrayRecord) -> Params:
