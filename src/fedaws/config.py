@@ -110,6 +110,8 @@ class SpreadConfig(Section):
     steps: Count = 1
     center: bool = False  # subtract the rows' mean first
     whiten: bool = False  # then even out the rows' second moment; `moments` is center + whiten and no pairs
+    every: Count | Literal["auto"] = "auto"  # rounds from one centring and whitening to the next; auto: until a quarter
+    # of the rows may have changed
     bounded: bool = True  # false: the paper's literal step λη
 
 

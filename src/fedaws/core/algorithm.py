@@ -13,6 +13,7 @@ from torch import Tensor
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import aggregate
 from fedaws.core.methods import method_of
+from fedaws.core.moments import due
 from fedaws.core.optimizers import optimizer_step
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import spread_
@@ -77,7 +78,8 @@ def finish_round(
     if method.rows == "own" and len(total.classes):
         W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
     if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
-        spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize)
+        all_rows = due(cfg.spread.every, state.round_num, len(W), cfg.clients.per_round)
+        spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize, all_rows)
     return replace(state, round_num=state.round_num + 1, theta=theta, W=W, slots=slots, loss=total.loss)
 
 

@@ -7,6 +7,7 @@ from fedaws.errors import FedawsError
 
 TILE = 4_000_000
 """Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
+_QUERIES = 1024  # rows of a tile
 _GROUP = 32  # columns whose maximum is taken first
 _ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
 
@@ -29,21 +30,33 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
         )
     pool = W if candidates is None else W[candidates]
     own = cohort if candidates is None else _positions(cohort, candidates, len(W))
-    shift = _half_squared_norms(pool)
-    rows = max(1, min(len(cohort), 1024))
-    best = torch.cat(
-        [
-            _nearest_in_tiles(W[cohort[s : s + rows]], own[s : s + rows], pool, shift, num_neighbors)
-            for s in range(0, len(cohort), rows)
-        ]
-    )
-    return best if candidates is None else candidates[best]
+    _, found = best_columns(W[cohort], pool, num_neighbors, own, _half_squared_norms(pool))
+    return found if candidates is None else candidates[found]
 
 
-def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int) -> Tensor:
+def best_columns(
+    queries: Tensor, pool: Tensor, k: int, own: Tensor | None = None, shift: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Each query's k largest scores q · w − shift over the rows w of the pool, largest first, and their rows, [m, k].
+
+    Row `own[i]` does not count for query i. Exact, in tiles; no more memory than a tile, whatever the pool.
+
+    >>> best_columns(torch.tensor([[0.6, 0.8]]), torch.eye(2), k=1)
+    (tensor([[0.8000]]), tensor([[1]]))
+    """
+    size = max(1, min(len(queries), _QUERIES))
+    width = min(len(pool), max(_GROUP, TILE // size // _ALIGN * _ALIGN))
+    buffer = pool.new_empty(size * width)
+    own = torch.full((len(queries),), -1, device=pool.device) if own is None else own
+    blocks = zip(queries.split(size), own.split(size), strict=True)
+    scores, columns = zip(*(_best_in_tiles(q, o, pool, shift, k, width, buffer) for q, o in blocks), strict=True)
+    return torch.cat(scores), torch.cat(columns)
+
+
+def _best_in_tiles(
+    queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int, width: int, buffer: Tensor
+) -> tuple[Tensor, Tensor]:
     m = len(queries)
-    width = min(len(pool), max(_GROUP, TILE // max(1, m) // _ALIGN * _ALIGN))
-    buffer = pool.new_empty(m * width)
     scores, columns = pool.new_empty(m, 0), own.new_empty(m, 0)
     for start in range(0, len(pool), width):
         part = pool[start : start + width]
@@ -60,7 +73,7 @@ def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor 
         scores, columns = torch.cat([scores, better], 1), torch.cat([columns, places + start], 1)
         scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
         columns = columns.gather(1, order)
-    return columns
+    return scores, columns
 
 
 def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
