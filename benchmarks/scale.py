@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from common import bare_product, best_times, clock, peak_mb
 from fedaws.config import Config, SpreadConfig, load
@@ -54,7 +56,8 @@ SHAPES = [
 ]
 EVALUATED = 1_000
 SAMPLED, EXACT, PAIRS = "mining among 16,384", "mining among all", "pair step"
-CENTER, WHITEN, RANKED, LOOP = "centring", "whitening", "1,000 test examples ranked", "plain loop over the clients"
+CENTER, WHITEN, RANKED = "centring", "whitening", "1,000 test examples ranked"
+SERIAL, TEXTBOOK = "clients one by one, serial runner", "clients one by one, all weights copied"
 
 
 def make_data(classes: int, rows: int) -> FederatedData:
@@ -158,6 +161,33 @@ def loop_over_clients(state: ServerState, data: FederatedData, cfg: Config, clie
     return best_times({"loop": loop}, turns=2)["loop"] / clients
 
 
+def textbook_loop(state: ServerState, data: FederatedData, cfg: Config, clients: int) -> float:
+    """Seconds a client in a loop as one writes it first: all weights set anew for each client, all of them averaged."""
+    table, *dense = state.theta.values()
+    layers = [nn.Linear(w.shape[1], w.shape[0]) for w in dense[::2]]
+    bag = nn.EmbeddingBag(*table.shape, mode="sum", sparse=True)
+    encoder = nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
+    params, start = [bag.weight, *encoder.parameters()], [table, *dense]
+    mean, examples = [torch.zeros_like(p) for p in start], ClientData(cfg, data)
+
+    def one(client: int) -> None:
+        x = examples.examples(examples.draw(data.available[client : client + 1], 0)).rows
+        with torch.no_grad():
+            for p, v in zip(params, start, strict=True):
+                p.copy_(v)
+        w = state.W[client].clone().requires_grad_()
+        h = bag(x.indices[None].long(), per_sample_weights=(x.values / x.values.sum())[None])
+        loss = (0.9 - F.normalize(encoder(h), dim=1) @ w).clamp_min(0).square().mean()
+        gradients = torch.autograd.grad(loss, [*params, w])
+        with torch.no_grad():
+            for p, g in zip([*params, w], gradients, strict=True):
+                p.sub_(g)
+            for total, p in zip(mean, params, strict=True):
+                total.add_(p, alpha=1 / 4000)
+
+    return best_times({"loop": lambda: [one(client) for client in range(clients)]}, turns=1)["loop"] / clients
+
+
 def measure(shape: Shape, turns: int) -> Times:
     peak_mb(reset=True)
     data, cfg = make_data(shape.classes, max(60_000, 4 * shape.cohort)), configure(shape)
@@ -170,12 +200,14 @@ def measure(shape: Shape, turns: int) -> Times:
     between = whole_round(state, data, cfg, turns)
     times |= {"round without centring": between, "rounds from one centring to the next": every}
     times["round"] = between + times[CENTER] / every
-    times[LOOP] = shape.cohort * loop_over_clients(state, data, cfg, 40)
+    times[SERIAL] = shape.cohort * loop_over_clients(state, data, cfg, 40)
+    times[TEXTBOOK] = shape.cohort * textbook_loop(state, data, cfg, 4)
     return times | {
         "exact mining / its product": times[EXACT] / times[f"{EXACT}: its product"],
         "ranking / its product": times[RANKED] / times[f"{RANKED}: its product"],
         "server's step on W / round": (times[SAMPLED] + times[PAIRS] + times[CENTER] / every) / times["round"],
-        "loop / round": times[LOOP] / times["round"],
+        "serial runner / round": times[SERIAL] / times["round"],
+        "textbook loop / round": times[TEXTBOOK] / times["round"],
         "peak memory, GB": peak_mb() / 1024,
     }
 
