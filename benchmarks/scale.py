@@ -56,6 +56,7 @@ SHAPES = [
 ]
 EVALUATED = 1_000
 SAMPLED, EXACT, PAIRS = "mining among 16,384", "mining among all", "pair step"
+REMEMBERED = "mining among 2,048 and what is remembered"
 CENTER, WHITEN, RANKED = "centring", "whitening", "1,000 test examples ranked"
 SERIAL, TEXTBOOK = "clients one by one, serial runner", "clients one by one, all weights copied"
 
@@ -104,11 +105,14 @@ def client_parts(state: ServerState, data: FederatedData, cfg: Config, turns: in
 def server_parts(W: torch.Tensor, cohort: torch.Tensor, cfg: SpreadConfig, turns: int) -> Times:
     rng, few = torch.Generator(), cohort[:1000]  # exact mining grows with the cohort: a thousand is enough
     drawn = spreadout.sample_candidates(cfg, len(W), rng, W.device)
+    few_drawn = torch.randperm(len(W))[:2048].sort().values
+    known = torch.randint(len(W), (len(W), 10), dtype=torch.int32)
     times = best_times(
         {
             SAMPLED: lambda: mining.nearest(W, cohort, drawn, 10),
             "product": lambda: bare_product(W[cohort], W if drawn is None else W[drawn]),
-            PAIRS: lambda: spreadout._pair_step_(W, cohort, cfg, 1.0, rng, 1.0, True),
+            REMEMBERED: lambda: mining.nearest_known_(W, cohort, few_drawn, known),
+            PAIRS: lambda: spreadout._pair_step_(W, cohort, cfg, 1.0, rng, 1.0, True, None),
             CENTER: lambda: moments.center_(W),
             WHITEN: lambda: moments.whiten_(W),
             "exact": lambda: mining.nearest(W, few, None, 10),

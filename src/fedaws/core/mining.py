@@ -1,5 +1,7 @@
 """Stochastic negative mining: the nearest classes, found exactly and in tiles."""
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,7 @@ from fedaws.errors import FedawsError
 
 TILE = 4_000_000
 """Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
+_ASKED = 3  # so many of its neighbours does a class ask for theirs
 _QUERIES = 1024  # rows of a tile
 _GROUP = 32  # columns whose maximum is taken first
 _ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
@@ -32,6 +35,44 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
     own = cohort if candidates is None else _positions(cohort, candidates, len(W))
     _, found = best_columns(W[cohort], pool, num_neighbors, own, _half_squared_norms(pool))
     return found if candidates is None else candidates[found]
+
+
+def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor) -> Tensor:
+    r"""N_k(c) as far as it is known, [m, k], kept in `known` [C, k] (−1: none yet); rows of W have unit length.
+
+    .. math:: N_k(c) \leftarrow \text{the } k \text{ nearest of } C' \cup N_k(c) \cup \bigcup_{y \in N_3(c)} N_k(y)
+
+    A neighbour's neighbours are likely neighbours (NN-descent: Dong, Charikar & Li 2011), so that over the rounds the
+    lists come near those over all classes, at the cost of |C′| + 5k scores for each c, however many classes there are.
+
+    >>> W, known = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.full((3, 1), -1, dtype=torch.int32)
+    >>> known[2] = 1
+    >>> nearest_known_(W, torch.tensor([2]), torch.tensor([0, 2]), known)  # 0 is all that is drawn, but 1 was nearer
+    tensor([[1]])
+    """
+    k = known.shape[1]
+    own = known[cohort].long()
+    asked = own[:, :_ASKED]
+    theirs = torch.where(asked[:, :, None] < 0, -1, known[asked.clamp_min(0)].long()).flatten(1)
+    ids = torch.cat([nearest(W, cohort, candidates, k), own, theirs], 1)
+    ids = ids.masked_fill_(ids == cohort[:, None], -1).sort(dim=1).values
+    nobody = ids < 0
+    nobody[:, 1:] |= ids[:, 1:] == ids[:, :-1]
+    scores = _scores_of(W, cohort, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
+    found = ids.gather(1, scores.topk(k, dim=1).indices)
+    known[cohort] = found.to(known.dtype)
+    return found
+
+
+def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
+    """w_c · w_y of each c of the cohort with each y of its own ids, [m, n], without a copy of the rows w_y."""
+    m, n = ids.shape
+    starts = torch.arange(0, m * n + 1, n, device=W.device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR")  # "in beta state"
+        places = torch.sparse_csr_tensor(starts, ids.flatten(), W.new_zeros(m * n), (m, len(W)), check_invariants=False)
+    scores: Tensor = torch.sparse.sampled_addmm(places, W[cohort], W.T, beta=0.0).values()
+    return scores.view(m, n)
 
 
 def best_columns(

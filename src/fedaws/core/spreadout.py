@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedaws.config import SpreadConfig
 from fedaws.core import mining
-from fedaws.core.mining import nearest
+from fedaws.core.mining import nearest, nearest_known_
 from fedaws.core.moments import center_, largest_eigenvalue, subtract_, to_sphere_, whiten_
 
 Distance = Literal["cosine", "euclidean"]
@@ -134,12 +134,13 @@ def spread_(
     factor: float = 1.0,
     normalize: bool = True,
     moments_due: bool = True,
+    known: Tensor | None = None,
 ) -> Tensor:
     r"""Algorithm 1, line 14, in place: :math:`W \leftarrow W - \lambda\eta \nabla reg(W)`, rows back on the sphere.
 
     `lr` is η (the schedule's `factor` already in it). A bounded step is at most `factor` / 2M: the bound keeps the step
     from diverging, the factor lets it come to rest with the schedule, whatever λ. Only where `moments_due` are all rows
-    centred and whitened.
+    centred and whitened. `known` has the classes' neighbours as far as they were found, and is brought up to date.
     """
     step = cfg.weight * lr
     moments = cfg.regularizer == "moments"
@@ -149,12 +150,19 @@ def spread_(
         if moments_due and (cfg.whiten or moments):
             whiten_(W)
         if not moments and step > 0:
-            _pair_step_(W, cohort, cfg, step, rng, factor, normalize)
+            _pair_step_(W, cohort, cfg, step, rng, factor, normalize, known)
     return W
 
 
 def _pair_step_(
-    W: Tensor, cohort: Tensor, cfg: SpreadConfig, step: float, rng: torch.Generator, factor: float, normalize: bool
+    W: Tensor,
+    cohort: Tensor,
+    cfg: SpreadConfig,
+    step: float,
+    rng: torch.Generator,
+    factor: float,
+    normalize: bool,
+    known: Tensor | None,
 ) -> None:
     k = resolve_neighbors(cfg, len(W))
     if cfg.regularizer == "nearest" and k == "all":
@@ -168,7 +176,8 @@ def _pair_step_(
             step = min(step, factor / (2 * smoothness(float(slopes.max()), spectral_square(W))))
         _apply_(W, W.sub(gradient, alpha=step), normalize)
     elif len(cohort):
-        neighbors = nearest(W, cohort, sample_candidates(cfg, len(W), rng, W.device), k)
+        candidates = sample_candidates(cfg, len(W), rng, W.device)
+        neighbors = nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
         margin = cfg.margin if cfg.regularizer == "margin" else None
         ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, margin)
         rows, steps = W[ids], torch.full_like(slopes, step)
@@ -232,6 +241,14 @@ def sample_candidates(cfg: SpreadConfig, num_classes: int, rng: torch.Generator,
         return None
     drawn = torch.randperm(num_classes, generator=rng)[: cfg.candidates]
     return drawn.sort().values.to(device)
+
+
+def no_neighbors_yet(cfg: SpreadConfig, W: Tensor) -> Tensor | None:
+    """What is known of the classes' neighbours before the first round, [C, k]; None if they are not remembered."""
+    k = resolve_neighbors(cfg, len(W))
+    if not cfg.remember or cfg.candidates == "all" or cfg.regularizer == "moments" or k == "all":
+        return None
+    return torch.full((len(W), k), -1, dtype=torch.int32, device=W.device)
 
 
 def reachable_margin(num_classes: int, dim: int) -> float:
