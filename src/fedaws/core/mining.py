@@ -1,6 +1,7 @@
 """Stochastic negative mining: the nearest classes, found exactly and in tiles."""
 
 import warnings
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -99,12 +100,13 @@ def _best_in_tiles(
 ) -> tuple[Tensor, Tensor]:
     m = len(queries)
     scores, columns = pool.new_empty(m, 0), own.new_empty(m, 0)
-    for start in range(0, len(pool), width):
-        part = pool[start : start + width]
+    first = min(_ALIGN, width)  # the rest is held against what the first tile has, whose columns are all sorted
+    for start, stop in pairwise([0, *range(first, len(pool), width), len(pool)]):
+        part = pool[start:stop]
         tile = torch.mm(queries, part.T, out=buffer[: m * len(part)].view(m, len(part)))
         if shift is not None:  # ‖q − w‖² orders like ‖w‖²/2 − q·w
-            tile -= shift[start : start + width]
-        mine = ((own >= start) & (own < start + len(part))).nonzero().squeeze(1)
+            tile -= shift[start:stop]
+        mine = ((own >= start) & (own < stop)).nonzero().squeeze(1)
         tile[mine, own[mine] - start] = -torch.inf
         if scores.shape[1] < k or len(part) % _GROUP:
             found = tile.topk(min(k, len(part)), dim=1)
