@@ -48,11 +48,11 @@ class Shape(NamedTuple):
 
 QUICK = [Shape(17_913, 256, 1_000)]
 SHAPES = [
-    Shape(670_091, 512, 4_000),
     Shape(131_072, 512, 4_000),
     Shape(17_913, 512, 4_000),
     Shape(131_072, 256, 4_000),
     Shape(131_072, 512, 1_000),
+    Shape(670_091, 512, 4_000),
 ]
 EVALUATED = 500
 SAMPLED, EXACT, PAIRS = "mining among 16,384", "mining among all", "pair step"
