@@ -34,6 +34,7 @@ e2e: $(DONE)       ## real processes on loopback: TLS, keys, kills and restarts;
 bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/spread.py
+	$(BIN)/python benchmarks/scale.py --quick
 	$(BIN)/python benchmarks/convolutions.py
 	$(BIN)/python benchmarks/xc_read.py
 

@@ -7,33 +7,14 @@ in the same tiles with a reused buffer: the fastest way to get the scores at all
 """
 
 import os
-import re
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from common import best_times
+from common import bare_product, best_times, peak_mb
 from fedaws.config import SpreadConfig
-from fedaws.core import mining, spreadout
-
-
-def peak_mb(reset: bool = False) -> float:
-    """The most memory the process has held since the last reset, in MB (Linux)."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
-
-
-def bare_product(W: torch.Tensor, cohort: torch.Tensor) -> None:
-    queries = W[cohort]
-    width = mining.TILE // len(queries)
-    buffer = torch.empty(len(queries) * width)
-    for start in range(0, len(W), width):
-        part = W[start : start + width]
-        torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
+from fedaws.core import spreadout
 
 
 def main() -> None:
@@ -50,7 +31,7 @@ def main() -> None:
     before = peak_mb(reset=True)
     spreadout.spread_(W, cohort, variants["eq. (7), k = 10"], 0.01, rng)
     memory = peak_mb() - before
-    times = best_times({"bare": lambda: bare_product(W, cohort), **calls}, turns=5)
+    times = best_times({"bare": lambda: bare_product(W[cohort], W), **calls}, turns=5)
     print(
         f"load {os.getloadavg()[0]:.2f}, {torch.get_num_threads()} threads; C = {classes:,}, d = {dim}, |C^t| = 1,000"
     )

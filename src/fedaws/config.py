@@ -108,9 +108,12 @@ class SpreadConfig(Section):
     )
     neighbors: Count | Literal["auto", "all"] = "auto"  # k; auto: all pairs for eq. (6), up to 10 for eq. (7)
     candidates: Count | Literal["all"] = "all"  # |C′|
+    remember: bool = False  # look also among the neighbours found before and theirs; of no use where C′ is all classes
     steps: Count = 1
     center: bool = False  # subtract the rows' mean first
     whiten: bool = False  # then even out the rows' second moment; `moments` is center + whiten and no pairs
+    every: Count | Literal["auto"] = "auto"  # rounds from one centring and whitening to the next; auto: until a quarter
+    # of the rows may have changed
     bounded: bool = True  # false: the paper's literal step λη
 
 
@@ -144,10 +147,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        spread, on_the_sphere = self.spread, self.spread.center or self.spread.whiten
+        spread, on_the_sphere = self.spread, self.spread.center or self.spread.whiten or self.spread.remember
         if not self.model.normalize and self.method == "fedaws" and (spread.regularizer != "margin" or on_the_sphere):
             raise ValueError(
-                f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten} "
+                f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten}, "
+                f"remember={spread.remember} "
                 "needs unit rows (it has no minimum without them); set model.normalize=true or regularizer=margin alone"
             )
         all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")

@@ -21,6 +21,7 @@ from fedaws.data.hashing import hash64
 from fedaws.data.labelsets import as_sparse
 from fedaws.errors import FedawsError
 from fedaws.evaluate import evaluate
+from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.measures import embed_all
 from fedaws.evaluate.precision import Ranking, rank
 from fedaws.memory import keep_freed_memory
@@ -83,11 +84,25 @@ class Run:
         """g(x) of examples [B, …], NumPy, torch or, where the model was trained on such, scipy's sparse; [B, d]."""
         return embed_all(self.encoder, self.theta, self._checked(x), self.config.model.normalize)
 
-    def identify(self, x: Any, k: int = 1) -> Ranking:
-        """The k most likely classes of each example, and their scores."""
+    def identify(self, x: Any, k: int = 1, index: ClassIndex | None = None, probes: int = 16) -> Ranking:
+        """The k most likely classes of each example, and their scores.
+
+        With an index only the classes in the `probes` cells nearest to the example are looked at: faster for few
+        examples among very many classes, but it may miss some.
+        """
         if k < 1:
             raise FedawsError(f"k={k}; wanted at least one class")
-        return rank(self.embed(x), self.W, k)
+        if index is None:
+            return rank(self.embed(x), self.W, k)
+        if index.num_classes != len(self.W):
+            raise FedawsError(
+                f"the index has {index.num_classes} classes, the model {len(self.W)}; make it by this run's index()"
+            )
+        return index.rank(self.embed(x), k, probes)
+
+    def index(self, cells: int | None = None) -> ClassIndex:
+        """An approximate index of the classes for :meth:`identify`, by default of √classes cells; needs faiss."""
+        return ClassIndex(self.W, cells)
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
         """All measures on the test set of `data`, by default the run's own."""

@@ -13,6 +13,8 @@ CLASS_MATRIX = "<W>"
 
 AVERAGE = "average"
 """The slot of the exponential average of θ."""
+NEIGHBORS = "neighbors"
+"""The slot of the neighbours of each class that mining has found so far."""
 ROW_SQUARES = "row_squares"
 """The slot of the tables' row-wise Adagrad: a number for each row."""
 

@@ -295,7 +295,7 @@ def test_a_model_is_there_to_be_learnt(tmp_path: Path) -> None:
 def test_large_generated_data_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedaws.data.xc_synthetic._LARGE", 1000)
     first, _ = xc_synthetic("delicious", 0.05, 0, tmp_path)
-    monkeypatch.setattr("fedaws.data.xc_synthetic._generate", lambda *args: pytest.fail("made again"))
+    monkeypatch.setattr("fedaws.data.xc_synthetic.generate", lambda *args: pytest.fail("made again"))
     assert xc_synthetic("delicious", 0.05, 0, tmp_path)[0].x.indices.equal(first.x.indices)
 
 

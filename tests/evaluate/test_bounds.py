@@ -62,8 +62,7 @@ def test_nearly_collapsed_classes_are_measured_without_cancellation():
 
 
 def test_with_very_many_classes_a_sample_of_them_is_compared_with_all(monkeypatch):
-    monkeypatch.setattr(theory, "MOST_CLASSES", 39)
-    monkeypatch.setattr(theory, "SAMPLED_CLASSES", 10)
+    monkeypatch.setattr(theory, "MOST_PAIRS", 10 * 40)
     W = random_rows(5, 40, 3)
     assert separation(W) == separation_by_a_loop(W, some=range(0, 40, 4))
 
@@ -71,16 +70,14 @@ def test_with_very_many_classes_a_sample_of_them_is_compared_with_all(monkeypatc
 def test_a_sample_never_reports_less_separation_than_there_is(monkeypatch):
     W = random_rows(5, 40, 3)
     exact = separation(W)
-    monkeypatch.setattr(theory, "MOST_CLASSES", 39)
-    monkeypatch.setattr(theory, "SAMPLED_CLASSES", 3)
+    monkeypatch.setattr(theory, "MOST_PAIRS", 3 * 40)
     sampled = separation(W)
     assert sampled["min_separation"] > exact["min_separation"]  # this W's nearest pair is not in the sample
     assert sampled["max_cosine"] <= exact["max_cosine"]
 
 
 def test_up_to_the_limit_all_classes_are_compared(monkeypatch):
-    monkeypatch.setattr(theory, "MOST_CLASSES", 40)
-    monkeypatch.setattr(theory, "SAMPLED_CLASSES", 3)
+    monkeypatch.setattr(theory, "MOST_PAIRS", 40 * 40)
     W = random_rows(5, 40, 3)
     assert separation(W) == separation_by_a_loop(W)
 

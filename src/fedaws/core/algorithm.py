@@ -13,12 +13,13 @@ from torch import Tensor
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import aggregate
 from fedaws.core.methods import method_of
+from fedaws.core.moments import due
 from fedaws.core.optimizers import is_matrix, optimizer_step
 from fedaws.core.schedule import schedule
-from fedaws.core.spreadout import spread_
+from fedaws.core.spreadout import no_neighbors_yet, spread_
 from fedaws.core.tables import step_tables
 from fedaws.errors import FedawsError
-from fedaws.types import AVERAGE, CLASS_MATRIX, Broadcast, Params, RunClients, ServerState, Update
+from fedaws.types import AVERAGE, CLASS_MATRIX, NEIGHBORS, Broadcast, Params, RunClients, ServerState, Update
 
 
 def run_round(
@@ -77,7 +78,10 @@ def finish_round(
     if method.rows == "own" and len(total.classes):
         W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
     if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
-        spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize)
+        all_rows = due(cfg.spread.every, state.round_num, len(W), cfg.clients.per_round)
+        known = _known_neighbors(state, cfg, in_place)
+        slots = slots if known is None else slots | {NEIGHBORS: {"ids": known}}
+        spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize, all_rows, known)
     return replace(state, round_num=state.round_num + 1, theta=theta, W=W, slots=slots, loss=total.loss)
 
 
@@ -104,6 +108,14 @@ def _server_step(
         return theta, state.W, slots
     W = state.W + step[CLASS_MATRIX]
     return theta, F.normalize(W, dim=1) if cfg.model.normalize else W, slots
+
+
+def _known_neighbors(state: ServerState, cfg: Config, in_place: bool) -> Tensor | None:
+    """The classes' neighbours as far as they were found, if they are to be remembered; to be written to."""
+    if NEIGHBORS not in state.slots:
+        return no_neighbors_yet(cfg.spread, state.W)
+    known = state.slots[NEIGHBORS]["ids"]
+    return known if in_place else known.clone()
 
 
 def _averaged(state: ServerState, theta: Params, decay: float) -> Params:

@@ -1,5 +1,8 @@
 """Stochastic negative mining: the nearest classes, found exactly and in tiles."""
 
+import warnings
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -7,6 +10,8 @@ from fedaws.errors import FedawsError
 
 TILE = 4_000_000
 """Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
+_ASKED = 3  # so many of its neighbours does a class ask for theirs
+_QUERIES = 1024  # rows of a tile
 _GROUP = 32  # columns whose maximum is taken first
 _ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
 
@@ -29,28 +34,79 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
         )
     pool = W if candidates is None else W[candidates]
     own = cohort if candidates is None else _positions(cohort, candidates, len(W))
-    shift = _half_squared_norms(pool)
-    rows = max(1, min(len(cohort), 1024))
-    best = torch.cat(
-        [
-            _nearest_in_tiles(W[cohort[s : s + rows]], own[s : s + rows], pool, shift, num_neighbors)
-            for s in range(0, len(cohort), rows)
-        ]
-    )
-    return best if candidates is None else candidates[best]
+    _, found = best_columns(W[cohort], pool, num_neighbors, own, _half_squared_norms(pool))
+    return found if candidates is None else candidates[found]
 
 
-def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int) -> Tensor:
+def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor) -> Tensor:
+    r"""N_k(c) as far as it is known, [m, k], kept in `known` [C, k] (−1: none yet); rows of W have unit length.
+
+    .. math:: N_k(c) \leftarrow \text{the } k \text{ nearest of } C' \cup N_k(c) \cup \bigcup_{y \in N_3(c)} N_k(y)
+
+    A neighbour's neighbours are likely neighbours (NN-descent: Dong, Charikar & Li 2011), so that over the rounds the
+    lists come near those over all classes, at the cost of |C′| + 5k scores for each c, however many classes there are.
+
+    >>> W, known = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.full((3, 1), -1, dtype=torch.int32)
+    >>> known[2] = 1
+    >>> nearest_known_(W, torch.tensor([2]), torch.tensor([0, 2]), known)  # 0 is all that is drawn, but 1 was nearer
+    tensor([[1]])
+    """
+    k = known.shape[1]
+    own = known[cohort].long()
+    asked = own[:, :_ASKED]
+    theirs = torch.where(asked[:, :, None] < 0, -1, known[asked.clamp_min(0)].long()).flatten(1)
+    ids = torch.cat([nearest(W, cohort, candidates, k), own, theirs], 1)
+    ids = ids.masked_fill_(ids == cohort[:, None], -1).sort(dim=1).values
+    nobody = ids < 0
+    nobody[:, 1:] |= ids[:, 1:] == ids[:, :-1]
+    scores = _scores_of(W, cohort, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
+    found = ids.gather(1, scores.topk(k, dim=1).indices)
+    known[cohort] = found.to(known.dtype)
+    return found
+
+
+def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
+    """w_c · w_y of each c of the cohort with each y of its own ids, [m, n], without a copy of the rows w_y."""
+    m, n = ids.shape
+    starts = torch.arange(0, m * n + 1, n, device=W.device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR")  # "in beta state"
+        places = torch.sparse_csr_tensor(starts, ids.flatten(), W.new_zeros(m * n), (m, len(W)), check_invariants=False)
+    scores: Tensor = torch.sparse.sampled_addmm(places, W[cohort], W.T, beta=0.0).values()
+    return scores.view(m, n)
+
+
+def best_columns(
+    queries: Tensor, pool: Tensor, k: int, own: Tensor | None = None, shift: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Each query's k largest scores q · w − shift over the rows w of the pool, largest first, and their rows, [m, k].
+
+    Row `own[i]` does not count for query i. Exact, in tiles; no more memory than a tile, whatever the pool.
+
+    >>> best_columns(torch.tensor([[0.6, 0.8]]), torch.eye(2), k=1)
+    (tensor([[0.8000]]), tensor([[1]]))
+    """
+    size = max(1, min(len(queries), _QUERIES))
+    width = min(len(pool), max(_GROUP, TILE // size // _ALIGN * _ALIGN))
+    buffer = pool.new_empty(size * width)
+    own = torch.full((len(queries),), -1, device=pool.device) if own is None else own
+    blocks = zip(queries.split(size), own.split(size), strict=True)
+    scores, columns = zip(*(_best_in_tiles(q, o, pool, shift, k, width, buffer) for q, o in blocks), strict=True)
+    return torch.cat(scores), torch.cat(columns)
+
+
+def _best_in_tiles(
+    queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor | None, k: int, width: int, buffer: Tensor
+) -> tuple[Tensor, Tensor]:
     m = len(queries)
-    width = min(len(pool), max(_GROUP, TILE // max(1, m) // _ALIGN * _ALIGN))
-    buffer = pool.new_empty(m * width)
     scores, columns = pool.new_empty(m, 0), own.new_empty(m, 0)
-    for start in range(0, len(pool), width):
-        part = pool[start : start + width]
+    first = min(_ALIGN, width)  # the rest is held against what the first tile has, whose columns are all sorted
+    for start, stop in pairwise([0, *range(first, len(pool), width), len(pool)]):
+        part = pool[start:stop]
         tile = torch.mm(queries, part.T, out=buffer[: m * len(part)].view(m, len(part)))
         if shift is not None:  # ‖q − w‖² orders like ‖w‖²/2 − q·w
-            tile -= shift[start : start + width]
-        mine = ((own >= start) & (own < start + len(part))).nonzero().squeeze(1)
+            tile -= shift[start:stop]
+        mine = ((own >= start) & (own < stop)).nonzero().squeeze(1)
         tile[mine, own[mine] - start] = -torch.inf
         if scores.shape[1] < k or len(part) % _GROUP:
             found = tile.topk(min(k, len(part)), dim=1)
@@ -60,7 +116,7 @@ def _nearest_in_tiles(queries: Tensor, own: Tensor, pool: Tensor, shift: Tensor 
         scores, columns = torch.cat([scores, better], 1), torch.cat([columns, places + start], 1)
         scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
         columns = columns.gather(1, order)
-    return columns
+    return scores, columns
 
 
 def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:

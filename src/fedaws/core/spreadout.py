@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.config import SpreadConfig
 from fedaws.core import mining
-from fedaws.core.mining import nearest
+from fedaws.core.mining import nearest, nearest_known_
+from fedaws.core.moments import center_, largest_eigenvalue, subtract_, to_sphere_, whiten_
 
 Distance = Literal["cosine", "euclidean"]
 
@@ -133,54 +133,51 @@ def spread_(
     rng: torch.Generator,
     factor: float = 1.0,
     normalize: bool = True,
+    moments_due: bool = True,
+    known: Tensor | None = None,
 ) -> Tensor:
     r"""Algorithm 1, line 14, in place: :math:`W \leftarrow W - \lambda\eta \nabla reg(W)`, rows back on the sphere.
 
     `lr` is η (the schedule's `factor` already in it). A bounded step is at most `factor` / 2M: the bound keeps the step
-    from diverging, the factor lets it come to rest with the schedule, whatever λ.
+    from diverging, the factor lets it come to rest with the schedule, whatever λ. Only where `moments_due` are all rows
+    centred and whitened. `known` has the classes' neighbours as far as they were found, and is brought up to date.
     """
     step = cfg.weight * lr
     moments = cfg.regularizer == "moments"
     for _ in range(cfg.steps):
-        if cfg.center or moments:
+        if moments_due and (cfg.center or moments):
             center_(W)
-        if cfg.whiten or moments:
+        if moments_due and (cfg.whiten or moments):
             whiten_(W)
         if not moments and step > 0:
-            _pair_step_(W, cohort, cfg, step, rng, factor, normalize)
+            _pair_step_(W, cohort, cfg, step, rng, factor, normalize, known)
     return W
 
 
-def center_(W: Tensor) -> Tensor:
-    r"""Subtract the rows' mean: the bounded step of eq. (7) with k = all, whose value is const + 2 ‖Σ w‖². O(C · d)."""
-    return _to_sphere_(W, W - W.mean(0))
-
-
-def whiten_(W: Tensor) -> Tensor:
-    r"""One bounded step on the frame potential Σ (w_c · w_y)² = ‖WᵀW‖², over all pairs and without a search. O(C · d²).
-
-    .. math:: W \leftarrow W - \tfrac{1}{3 \sigma^2} W (W^T W), \qquad \sigma = \|W\|_2
-    """
-    gram = W.T @ W
-    return _to_sphere_(W, torch.addmm(W, W, gram, alpha=-1 / (3 * _largest_eigenvalue(gram))))
-
-
 def _pair_step_(
-    W: Tensor, cohort: Tensor, cfg: SpreadConfig, step: float, rng: torch.Generator, factor: float, normalize: bool
+    W: Tensor,
+    cohort: Tensor,
+    cfg: SpreadConfig,
+    step: float,
+    rng: torch.Generator,
+    factor: float,
+    normalize: bool,
+    known: Tensor | None,
 ) -> None:
     k = resolve_neighbors(cfg, len(W))
     if cfg.regularizer == "nearest" and k == "all":
         # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
         share = 4 * step / (1 + 4 * step * len(W))
         share = min(share, factor / len(W)) if cfg.bounded else share
-        _to_sphere_(W, W - share * W.sum(0))
+        subtract_(W, share * W.sum(0))
     elif k == "all":
         gradient, slopes = spreadout_gradient(W, cfg.margin)
         if cfg.bounded:
             step = min(step, factor / (2 * smoothness(float(slopes.max()), spectral_square(W))))
         _apply_(W, W.sub(gradient, alpha=step), normalize)
     elif len(cohort):
-        neighbors = nearest(W, cohort, sample_candidates(cfg, len(W), rng, W.device), k)
+        candidates = sample_candidates(cfg, len(W), rng, W.device)
+        neighbors = nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
         margin = cfg.margin if cfg.regularizer == "margin" else None
         ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, margin)
         rows, steps = W[ids], torch.full_like(slopes, step)
@@ -212,24 +209,11 @@ def mined_smoothness(rows: Tensor, slopes: Tensor, degrees: Tensor, margin: floa
 
 def spectral_square(W: Tensor) -> float:
     """σ² = ‖W‖₂²."""
-    return _largest_eigenvalue(W @ W.T if len(W) < W.shape[1] else W.T @ W)
-
-
-def _largest_eigenvalue(gram: Tensor) -> float:
-    return float(torch.linalg.eigvalsh(gram)[-1])
+    return largest_eigenvalue(W @ W.T if len(W) < W.shape[1] else W.T @ W)
 
 
 def _apply_(rows: Tensor, moved: Tensor, normalize: bool) -> Tensor:
-    return _to_sphere_(rows, moved) if normalize else rows.copy_(moved)
-
-
-def _to_sphere_(rows: Tensor, moved: Tensor) -> Tensor:
-    """Write `moved` into `rows` at unit length; a row that has lost all length (or is not finite) stays as it was."""
-    norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
-    sound = (norms > 1e-6) & norms.isfinite()
-    if bool(sound.all()):
-        return torch.div(moved, norms, out=rows)
-    return rows.copy_(torch.where(sound, moved / norms, F.normalize(rows, dim=1)))
+    return to_sphere_(rows, moved) if normalize else rows.copy_(moved)
 
 
 # --- choices --------------------------------------------------------------------------------------------------------
@@ -257,6 +241,14 @@ def sample_candidates(cfg: SpreadConfig, num_classes: int, rng: torch.Generator,
         return None
     drawn = torch.randperm(num_classes, generator=rng)[: cfg.candidates]
     return drawn.sort().values.to(device)
+
+
+def no_neighbors_yet(cfg: SpreadConfig, W: Tensor) -> Tensor | None:
+    """What is known of the classes' neighbours before the first round, [C, k]; None if they are not remembered."""
+    k = resolve_neighbors(cfg, len(W))
+    if not cfg.remember or cfg.candidates == "all" or cfg.regularizer == "moments" or k == "all":
+        return None
+    return torch.full((len(W), k), -1, dtype=torch.int32, device=W.device)
 
 
 def reachable_margin(num_classes: int, dim: int) -> float:

@@ -52,14 +52,15 @@ def _part(shape: Shape, name: str, seed: int, word: str, cache: Path) -> Split:
     rows = shape.train if word == "train" else shape.test
 
     def build() -> Arrays:
-        return to_arrays(_generate(shape, rows, seed, word))
+        return to_arrays(generate(shape, rows, seed, word))
 
     if rows * shape.features_per_example < _LARGE:
         return to_split(build())
     return to_split(cached(cache / "xc" / f"synthetic-{name}.safetensors", f"{_VERSION} {shape} {seed}", build))
 
 
-def _generate(shape: Shape, rows: int, seed: int, word: str) -> Matrices:
+def generate(shape: Shape, rows: int, seed: int, word: str) -> Matrices:
+    """So many examples of a shape; `word` names the part, so that training and test differ."""
     chunks = [
         _chunk(shape, min(_CHUNK, rows - start), seed, hash64(seed, "xc", word, start))
         for start in range(0, rows, _CHUNK)

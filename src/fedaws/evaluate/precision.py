@@ -5,10 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedaws.core.mining import best_columns
 from fedaws.sparse import Rows, SparseRows
-
-TILE = 4_000_000
-"""Scores in a tile; |examples| × C is never whole in memory."""
 
 
 class Ranking(NamedTuple):
@@ -19,26 +17,12 @@ class Ranking(NamedTuple):
 
 
 def rank(embeddings: Tensor, W: Tensor, k: int) -> Ranking:
-    """The k classes with the highest scores w_c · g, best first.
+    """The k classes with the highest scores w_c · g, best first; |examples| × C is never whole in memory.
 
     >>> rank(torch.tensor([[0.6, 0.8]]), torch.eye(2), k=1).classes
     tensor([[1]])
     """
-    k = min(k, len(W))
-    width = max(k, min(len(W), TILE // 256))
-    parts = [_rank_block(block, W, k, width) for block in embeddings.split(max(1, TILE // width))]
-    return Ranking(torch.cat([p.classes for p in parts]), torch.cat([p.scores for p in parts]))
-
-
-def _rank_block(embeddings: Tensor, W: Tensor, k: int, width: int) -> Ranking:
-    scores, classes = embeddings.new_empty(len(embeddings), 0), torch.empty(len(embeddings), 0, dtype=torch.int64)
-    classes = classes.to(W.device)
-    for start in range(0, len(W), width):
-        tile = embeddings @ W[start : start + width].T
-        top = tile.topk(min(k, tile.shape[1]), dim=1)
-        scores, classes = torch.cat([scores, top.values], 1), torch.cat([classes, top.indices + start], 1)
-        scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
-        classes = classes.gather(1, order)
+    scores, classes = best_columns(embeddings, W, min(k, len(W)))
     return Ranking(classes, scores)
 
 

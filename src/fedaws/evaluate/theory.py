@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.core.losses import cosine_contrastive, positive_hinge
-from fedaws.core.mining import nearest
-from fedaws.evaluate.precision import TILE
+from fedaws.core.mining import TILE, nearest
 
-MOST_CLASSES, SAMPLED_CLASSES = 20_000, 4_096
-"""With more classes than the first, ρ is the least distance of about so many of them to all: an estimate from above."""
+MOST_PAIRS = 20_000**2
+"""With more pairs of classes, ρ is the least distance of so many classes to all that it makes about so many pairs: an
+estimate from above."""
 MOST_SCORES, LEAST_EXAMPLES = 40_000_000, 2_000
 """The loss bounds are taken over all examples up to so many scores, beyond that over a sample of at least so many."""
 
@@ -22,15 +22,14 @@ def separation(W: Tensor) -> dict[str, float]:
     >>> separation(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, -1.0]]))["min_separation"]  # √(0.4² + 0.8²)
     0.894...
     """
-    cohort = torch.arange(len(W), device=W.device)
-    if len(W) > MOST_CLASSES:
-        cohort = cohort[:: math.ceil(len(W) / SAMPLED_CLASSES)]
-    unit = F.normalize(W, dim=1)
+    cohort = torch.arange(0, len(W), math.ceil(len(W) ** 2 / MOST_PAIRS), device=W.device)
     closest = nearest(W, cohort, None, 1).squeeze(1)
-    aligned = closest if torch.allclose(unit, W, atol=1e-6) else nearest(unit, cohort, None, 1).squeeze(1)
+    lengths = torch.linalg.vector_norm(W, dim=1)
+    on_the_sphere = torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5)
+    aligned = closest if on_the_sphere else nearest(F.normalize(W, dim=1), cohort, None, 1).squeeze(1)
     return {
         "min_separation": float((W[cohort] - W[closest]).norm(dim=1).min()),
-        "max_cosine": float((unit[cohort] * unit[aligned]).sum(1).max()),
+        "max_cosine": float(F.cosine_similarity(W[cohort], W[aligned], dim=1).max()),
     }
 
 

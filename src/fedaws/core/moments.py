@@ -1,0 +1,81 @@
+r"""Steps on all pairs of rows at once, by the rows' first and second moment: no search, no λ, no k (docs/moments.md).
+
+In place and in blocks: whatever C is, they need no more memory than a block. They cost O(C·d) and O(C·d²), and move
+every row; so where few rows change in a round they are not taken in every one (:func:`due`).
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 1_000_000
+"""Numbers of W that are worked on at once: 4 MB, which stays in a cache."""
+_MOVED = 4
+
+
+def due(every: int | Literal["auto"], round_num: int, num_classes: int, cohort: int | Literal["all"]) -> bool:
+    """Whether these steps are taken in this round; `auto`: once a quarter of the rows may have changed since the last.
+
+    >>> [t for t in range(100) if due("auto", t, num_classes=670_091, cohort=4_000)]
+    [0, 41, 82]
+    """
+    if every != "auto":
+        return round_num % every == 0
+    return cohort == "all" or round_num % max(1, num_classes // (_MOVED * cohort)) == 0
+
+
+def center_(W: Tensor) -> Tensor:
+    r"""Subtract the rows' mean: the bounded step of eq. (7) with k = all, whose value is const + 2 ‖Σ w‖². O(C · d).
+
+    >>> center_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    tensor([[ 0.7071, -0.7071],
+            [-0.7071,  0.7071]])
+    """
+    return subtract_(W, W.mean(0))
+
+
+def subtract_(W: Tensor, shift: Tensor) -> Tensor:
+    """Take the same vector from every row; back on the sphere."""
+    for rows, buffer in _blocks(W):
+        to_sphere_(rows, torch.sub(rows, shift, out=buffer))
+    return W
+
+
+def whiten_(W: Tensor) -> Tensor:
+    r"""One bounded step on the frame potential Σ (w_c · w_y)² = ‖WᵀW‖², over all pairs and without a search. O(C · d²).
+
+    .. math:: W \leftarrow W - \tfrac{1}{3 \sigma^2} W (W^T W), \qquad \sigma = \|W\|_2
+
+    >>> W = torch.tensor([[1.0, 0.0], [0.6, 0.8]])  # σ² = 1.6 and 0.4, times (1 − 1/3)² and (1 − 1/12)²: 0.711, 0.336
+    >>> whiten_(W) @ W[0]  # a cosine of 0.6 becomes (0.711 − 0.336) / (0.711 + 0.336)
+    tensor([1.0000, 0.3581])
+    """
+    gram = W.T @ W
+    step = torch.eye(len(gram), dtype=W.dtype, device=W.device).sub_(gram, alpha=1 / (3 * largest_eigenvalue(gram)))
+    for rows, buffer in _blocks(W):
+        to_sphere_(rows, torch.mm(rows, step, out=buffer))
+    return W
+
+
+def largest_eigenvalue(gram: Tensor) -> float:
+    """Of a symmetric matrix."""
+    return float(torch.linalg.eigvalsh(gram)[-1])
+
+
+def to_sphere_(rows: Tensor, moved: Tensor) -> Tensor:
+    """Write `moved` into `rows` at unit length; a row that has lost all length (or is not finite) stays as it was."""
+    norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
+    sound = (norms > 1e-6) & norms.isfinite()
+    if bool(sound.all()):
+        return torch.div(moved, norms, out=rows)
+    return rows.copy_(torch.where(sound, moved / norms, F.normalize(rows, dim=1)))
+
+
+def _blocks(W: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows of W in order, each block with a place for what becomes of it."""
+    height = min(len(W), max(1, BLOCK // W.shape[1]))
+    buffer = W.new_empty(height, W.shape[1])
+    return ((rows, buffer[: len(rows)]) for rows in W.split(height))
