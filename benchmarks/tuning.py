@@ -1,9 +1,10 @@
 """Random search of a preset's settings on held-out training rows, the same number of tries for every method.
 
-    python benchmarks/tuning.py delicious --methods fedaws,softmax --tries 40 [--out runs/tuning.json]
+    python benchmarks/tuning.py delicious --methods fedaws,softmax --tries 40 --refine 20 [--out runs/tuning.json]
 
-The test rows are not looked at. A first pass has one seed; the best five then have two more, each with other rows held
-out, and are ranked by the mean. What was tried before is read from the file and not run again.
+The test rows are not looked at. First come random settings; then the best so far with two things drawn anew, again and
+again. All this with one seed; the best five then have two more, each with other rows held out, and are ranked by the
+mean. What was tried before is read from the file and not run again.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import json
 import math
 import random
 import statistics
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +63,23 @@ OWN = {
 }
 
 
-def draw(preset: str, method: str, rng: random.Random) -> list[str]:
+# What the best may turn into beside what was there at the beginning.
+FURTHER = {"delicious": {0: ["train.rounds=1000"], 1: ["clients.per_round=30"], 5: ["model.embedding_dim=256"]}}
+
+Choice = tuple[str, ...]
+
+
+def draw(preset: str, method: str, rng: random.Random) -> Choice:
     """One choice of everything."""
-    chosen = [rng.choice(options) for options in COMMON[preset] + OWN[method]]
-    return [f"method={method}", *" ".join(chosen).split()]
+    return tuple(rng.choice(options) for options in COMMON[preset] + OWN[method])
+
+
+def redraw(preset: str, method: str, best: Choice, rng: random.Random) -> Choice:
+    """The same but for two things."""
+    options, changed = COMMON[preset] + OWN[method], list(best)
+    for place in rng.sample(range(len(best)), 2):
+        changed[place] = rng.choice(options[place] + FURTHER[preset].get(place, []))
+    return tuple(changed)
 
 
 def score(base: Config, settings: list[str], seed: int) -> dict[str, float]:
@@ -78,23 +94,27 @@ def score(base: Config, settings: list[str], seed: int) -> dict[str, float]:
     return {name: round(last[name], 4) for name in kept}
 
 
-def search(preset: str, method: str, tries: int, known: dict[str, Any], save: Any) -> list[dict[str, Any]]:
+def search(
+    preset: str, method: str, tries: int, refine: int, known: dict[str, Any], save: Callable[[], None]
+) -> list[dict[str, Any]]:
     base, rng = config.load(preset), random.Random(0)
 
-    def tried(settings: list[str], seeds: int) -> list[dict[str, float]]:
+    def tried(choice: Choice, seeds: int) -> list[float]:
+        """precision@1 with the first so many seeds."""
+        settings = [f"method={method}", *" ".join(choice).split()]
         runs: list[dict[str, float]] = known.setdefault(" ".join(settings), [])
         for seed in range(len(runs), seeds):
             runs.append(score(base, settings, seed))
             save()
-        return runs
+        return [run["precision@1"] for run in runs[:seeds]]
 
-    drawn = [draw(preset, method, rng) for _ in range(tries)]
-    for settings in drawn:
-        tried(settings, 1)
-    best = sorted(drawn, key=lambda s: -known[" ".join(s)][0]["precision@1"])[:FINALISTS]
-    ranked = [{"settings": settings, "runs": tried(settings, SEEDS)} for settings in best]
-    for entry in ranked:
-        entry["precision@1"] = round(statistics.fmean(run["precision@1"] for run in entry["runs"]), 4)
+    first = [draw(preset, method, rng) for _ in range(tries)]
+    scores = {choice: tried(choice, 1)[0] for choice in first}
+    for _ in range(refine):
+        choice = redraw(preset, method, max(scores, key=lambda each: scores[each]), rng)
+        scores[choice] = tried(choice, 1)[0]
+    best = sorted(scores, key=lambda choice: -scores[choice])[:FINALISTS]
+    ranked = [{"settings": " ".join(choice), "precision@1": statistics.fmean(tried(choice, SEEDS))} for choice in best]
     return sorted(ranked, key=lambda entry: -entry["precision@1"])
 
 
@@ -103,15 +123,18 @@ def main() -> None:
     arguments.add_argument("preset", choices=list(COMMON))
     arguments.add_argument("--methods", default="fedaws,softmax")
     arguments.add_argument("--tries", type=int, default=40)
+    arguments.add_argument("--refine", type=int, default=20)
     arguments.add_argument("--out", type=Path, default=Path("runs/tuning.json"))
     given = arguments.parse_args()
     known: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
     for method in given.methods.split(","):
-        ranked = search(
-            given.preset, method, given.tries, known, lambda: write_text(given.out, json.dumps(known, indent=1))
-        )
-        for entry in ranked:
-            print(f"{entry['precision@1']:.4f}  {' '.join(entry['settings'])}", flush=True)
+        save = partial(_save, given.out, known)
+        for entry in search(given.preset, method, given.tries, given.refine, known, save):
+            print(f"{entry['precision@1']:.4f}  method={method} {entry['settings']}", flush=True)
+
+
+def _save(path: Path, known: dict[str, Any]) -> None:
+    write_text(path, json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":
