@@ -1,9 +1,9 @@
 """Random search of a preset's settings on held-out training rows, the same number of tries for every method.
 
-    python benchmarks/tuning.py delicious --methods fedaws,softmax --tries 40 --refine 20 [--out runs/tuning.json]
+    python benchmarks/tuning.py delicious --methods fedaws,softmax --tries 40 --refine 10 [--out runs/tuning.json]
 
 The test rows are not looked at. First come random settings; then the best so far with two things drawn anew, again and
-again. All this with one seed; the best five then have two more, each with other rows held out, and are ranked by the
+again. All this with one seed; the best four then have two more, each with other rows held out, and are ranked by the
 mean. What was tried before is read from the file and not run again.
 """
 
@@ -22,7 +22,7 @@ from fedaws import Config, FedawsError, Reporter, config
 from fedaws.record.files import write_text
 
 HELD_OUT = 0.2
-FINALISTS, SEEDS = 5, 3
+FINALISTS, SEEDS = 4, 3
 
 # What the methods have in common, and what each has of its own; a choice may be several settings.
 COMMON = {
@@ -123,7 +123,7 @@ def main() -> None:
     arguments.add_argument("preset", choices=list(COMMON))
     arguments.add_argument("--methods", default="fedaws,softmax")
     arguments.add_argument("--tries", type=int, default=40)
-    arguments.add_argument("--refine", type=int, default=20)
+    arguments.add_argument("--refine", type=int, default=10)
     arguments.add_argument("--out", type=Path, default=Path("runs/tuning.json"))
     given = arguments.parse_args()
     known: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}

@@ -121,7 +121,7 @@ def test_table_4_is_the_papers() -> None:
     assert [rows[f"amazoncat-lambda{weight}"].paper["fedaws"][2] for weight in (1, 100)] == [40.4, 57.9]
 
 
-@pytest.mark.parametrize("row", load_table("table4").rows)
+@pytest.mark.parametrize("row", [row for row in load_table("table4").rows if "baselines" not in row])
 def test_a_sweeps_row_has_the_k_and_the_weight_of_its_name(row: str) -> None:
     spread = configured(load_table("table4"), row, "fedaws").spread
     name = row.rsplit("-", maxsplit=1)[-1]

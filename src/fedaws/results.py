@@ -112,7 +112,8 @@ def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | No
     records = [record for record in begun if record.finished] or [max(begun, key=lambda r: r.last["round"])]
     _check(records, table)
     first, cfg, usual = records[0], records[0].config, configured(table, row, method)
-    preset_rounds = configuration.load(table.rows[row].preset).override(table.rows[row].settings).train.rounds
+    own = [*table.rows[row].settings, *table.own_settings(row, method)]
+    preset_rounds = configuration.load(table.rows[row].preset).override(own).train.rounds
     cosines = [record.last["max_cosine"] for record in records]
     made_with = {key: ", ".join(dict.fromkeys(r.made_with.get(key, "?") for r in records)) for key in first.made_with}
     return {
