@@ -12,6 +12,7 @@ import pytest
 import fedaws.reproduce
 from fedaws import Config, Reporter
 from fedaws.config import load, presets
+from fedaws.oracles.sleec import SleecConfig
 from fedaws.record.folder import RunFolder
 from fedaws.record.pages import results_page
 from fedaws.reproduce import Job, configured, plan, reproduce
@@ -90,7 +91,7 @@ RUNS = Path("runs")
 
 def test_table_1_is_the_papers() -> None:
     table = load_table("table1")
-    assert tables() == ["table1"]
+    assert tables() == ["table1", "table2", "table4"]
     assert table.methods == ["positive-only", "fixed", "fedaws", "softmax"]
     assert {name: [row.paper[m][0] for m in table.methods] for name, row in table.rows.items()} == {
         "cifar10-resnet8": [10.7, 83.3, 86.3, 88.4],
@@ -98,6 +99,40 @@ def test_table_1_is_the_papers() -> None:
         "cifar100-resnet32": [1.0, 65.1, 67.9, 68.0],
         "cifar100-resnet56": [1.1, 67.5, 69.6, 70.0],
     }
+
+
+def test_table_2_is_the_papers() -> None:
+    table = load_table("table2")
+    assert table.measures == ("precision@1", "precision@3", "precision@5")
+    assert [table.rows["amazoncat-13k"].paper[m][0] for m in table.methods[:5]] == [3.4, 64.1, 92.1, 92.1, 90.5]
+    assert [table.rows["amazon-670k"].paper[m][1] for m in table.methods[:5]] == [0.0, 2.8, 29.6, 31.6, 31.3]
+    assert [table.rows["wikilshtc-325k"].paper[m][2] for m in table.methods[:5]] == [2.8, 2.6, 16.2, 29.9, 23.9]
+    assert not any(table.rows[name].paper["fedaws"] for name in ("delicious", "yso-finna-en"))  # not in the paper
+
+
+def test_table_4_is_the_papers() -> None:
+    rows = load_table("table4").rows
+    assert [rows[f"amazoncat-{name}"].paper["fedaws"][0] for name in ("k10", "k100", "k500", "all")] == [
+        26.3,
+        92.1,
+        86.9,
+        87.7,
+    ]
+    assert [rows[f"amazoncat-lambda{weight}"].paper["fedaws"][2] for weight in (1, 100)] == [40.4, 57.9]
+
+
+@pytest.mark.parametrize("row", [row for row in load_table("table4").rows if "baselines" not in row])
+def test_a_sweeps_row_has_the_k_and_the_weight_of_its_name(row: str) -> None:
+    spread = configured(load_table("table4"), row, "fedaws").spread
+    name = row.rsplit("-", maxsplit=1)[-1]
+    expected: tuple[Any, float] = (100, 10.0)
+    if name.startswith("lambda"):
+        expected = (100, float(name.removeprefix("lambda")))
+    elif name.startswith("k"):
+        expected = (int(name[1:]), 10.0)
+    elif name == "all":
+        expected = ("all", 10.0)
+    assert (spread.regularizer, spread.neighbors, spread.weight) == ("nearest", *expected)
 
 
 @pytest.mark.parametrize("name", tables())
@@ -114,7 +149,7 @@ def test_a_row_has_the_data_and_the_model_of_its_name(row: str) -> None:
 
 
 def test_every_committed_page_is_made_from_its_data() -> None:
-    for path in DOCS.glob("*.json"):
+    for path in DOCS.glob("table*.json"):
         results = read_results(path)
         assert path.with_suffix(".md").read_text(encoding="utf-8") == results_page(results)
         for name in re.findall(r"\]\(([^)]+)\)", results_page(results)):
@@ -295,6 +330,92 @@ def test_a_measure_that_was_not_made_is_one_line(table: Table) -> None:
     assert "runs/plain/fedaws-seed0 has no precision@99, which small wants" in refusal(lambda: collect(other, RUNS))
 
 
+# --- rows that are not in the paper, methods that are not federated, data that are not there ------------------------
+
+SPARSE = """
+title = "Table 0: sparse"
+measures = ["precision@1"]
+plots = false
+[rows.here]
+preset = "sparse.toml"
+label = "generated"
+method_settings = { fixed = ["clients.lr=0.5"] }
+paper = { fixed = [], sleec = [12.5] }
+sleec = { clusters = 1, dims = 4, label_neighbors = 5, votes = 3 }
+[rows.elsewhere]
+preset = "sparse.toml"
+label = "not here"
+settings = ["data.name=amazon-670k"]
+paper = { fixed = [4.3], sleec = [35.1] }
+"""
+
+
+@pytest.fixture
+def sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A row whose data are there, and one whose data are not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDAWS_DATA", raising=False)
+    Path("sparse.toml").write_text(
+        'data = { name = "xc-synthetic", like = "yso-finna-en", scale = 0.001 }\n'
+        'model = { name = "bag", embedding_dim = 8, hidden = [] }\n'
+        "clients = { per_round = 5 }\ntrain = { rounds = 2, threads = 1 }\n"
+    )
+    Path("table.toml").write_text(SPARSE)
+    return load_table("table.toml")
+
+
+def test_a_row_without_its_data_is_told_in_one_line_and_the_others_run(sparse: Table, cli: Cli) -> None:
+    code, _, err = cli("reproduce", "table.toml")
+    assert code == 0
+    told = [line for line in err.splitlines() if "amazon-670k is not below" in line]
+    assert len(told) == 1
+    assert told[0].startswith("warning: left out: amazon-670k is not below")
+    assert "put train.txt and test.txt into" in told[0]
+    found = read_results(RUNS / "table/table.json")
+    assert ours(found, "here", "fixed")
+    assert ours(found, "here", "sleec")
+    assert ours(found, "elsewhere", "fixed") is None
+
+
+def test_where_no_row_has_its_data_it_is_a_mistake(sparse: Table, refused: Refused) -> None:
+    assert "amazon-670k is not below" in refused("reproduce", "table.toml", "--rows", "elsewhere")
+
+
+def test_what_the_paper_has_not_is_shown_as_nothing(sparse: Table) -> None:
+    page = results_page(collect(sparse, RUNS))
+    assert "| generated | `fixed` (Baseline-2) | P@1 | – | – | – | – |" in page
+    assert "|  | `sleec` (oracle, centralised) | P@1 | 12.5 | – | – | – |" in page
+
+
+def test_a_method_may_have_settings_in_one_row_alone(sparse: Table) -> None:
+    assert [configured(sparse, row, "fixed").clients.lr for row in ("here", "elsewhere")] == [0.5, 0.3]
+
+
+def test_sleec_is_run_once_and_its_page_says_what_it_had(sparse: Table) -> None:
+    (job,) = plan(sparse, RUNS, ["here"], ["sleec"])
+    reproduce([job], lambda job: Reporter(), lambda: None)
+    assert plan(sparse, RUNS, ["here"], ["sleec"]) == []
+    page = results_page(collect(sparse, RUNS))
+    assert "not federated: all examples with all their labels" in page
+    assert "dims=4" in page
+    assert "fedaws reproduce table.toml --rows here --methods sleec" in page
+    assert ".png" not in page
+    other = sparse.model_copy(
+        update={"rows": {"here": sparse.rows["here"].model_copy(update={"sleec": SleecConfig(dims=5)})}}
+    )
+    assert "sleec.json was made with settings=" in refusal(lambda: plan(other, RUNS, ["here"], ["sleec"]))
+    message = refusal(lambda: plan(sparse, RUNS, ["here"], ["sleec"], settings=["data.validation=0.5"]))
+    assert "was made with validation=0.0, now it is 0.5" in message
+
+
+def test_sleec_needs_sets_of_labels(table: Table) -> None:
+    row = table.rows["plain"].model_copy(update={"paper": {"sleec": ()}})
+    jobs = plan(table.model_copy(update={"rows": {"plain": row}}), RUNS, ["plain"], ["sleec"])
+    message = refusal(lambda: reproduce(jobs, lambda job: Reporter(), lambda: None))
+    assert "data.name=synthetic has no sets of labels" in message
+
+
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
@@ -419,7 +540,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["table9"], "no table 'table9'; there are table1, or give the path of a .toml file"),
+        (["table9"], "no table 'table9'; there are table1, table2, table4, or give the path of a .toml file"),
         (["none.toml"], "none.toml: No such file or directory"),
         (["table1", "--rows", "mnist"], "table1: unknown row 'mnist'; there are cifar10-resnet8, cifar10-resnet32"),
         (["table1", "--rows", ","], "table1: unknown row ','; there are"),

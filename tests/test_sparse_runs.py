@@ -37,9 +37,16 @@ def test_it_learns() -> None:
     assert "error_bound" not in run.metrics[-1]  # of one label an example
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, optimizer: str) -> None:
-    cfg = config(f"server.table_optimizer={optimizer}")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["server.table_optimizer=adagrad"],
+        ["server.table_optimizer=sgd"],
+        ["method=softmax", "clients.sampled_classes=10"],
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, settings: list[str]) -> None:
+    cfg = config(*settings)
     whole = fedaws.train(config=cfg, reporter=silent())
     rounds = iter(range(100))
     stopping = Reporter(on_warning=lambda message: None, should_stop=lambda: next(rounds) == 6)
@@ -94,6 +101,15 @@ def test_sparse_examples_need_an_encoder_that_takes_them() -> None:
 
 
 def test_the_methods_that_are_compared_all_run() -> None:
-    for method in ("positive-only", "fixed", "softmax"):
+    for method in ("positive-only", "fixed", "softmax", "contrastive"):
         run = fedaws.train(config=config(f"method={method}", "train.rounds=2"), reporter=silent())
         assert 0 <= run.metrics[-1]["precision@1"] <= 1
+
+
+@pytest.mark.parametrize("method", ["softmax", "contrastive"])
+def test_oracles_learn_nearly_as_much_from_a_third_of_the_classes_a_round(method: str) -> None:
+    def precision(*settings: str) -> float:
+        chosen = [f"method={method}", "train.rounds=60", "train.evaluate_every=60", *settings]
+        return float(fedaws.train(config=config(*chosen), reporter=silent()).metrics[-1]["precision@1"])
+
+    assert precision("clients.sampled_classes=12") > 0.7 * precision()

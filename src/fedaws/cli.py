@@ -146,7 +146,9 @@ def presets_command(json: Json = False) -> None:
 
 @app.command("reproduce", epilog="Example: fedaws reproduce table1 --rows cifar10-resnet8 --methods fedaws,softmax")
 def reproduce_command(
-    source: Annotated[str, typer.Argument(metavar="TABLE|FILE.toml", help="table1, or a TOML file like its own.")],
+    source: Annotated[
+        str, typer.Argument(metavar="TABLE|FILE.toml", help="table1, table2, table4, or a TOML file like theirs.")
+    ],
     rows: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
     methods: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Instead of the presets' own.")] = None,
@@ -184,7 +186,11 @@ def reproduce_command(
                 console.err.print(console.results_table(found, *chosen))
 
         with _interruptible(stop, "the same command"), console.progress(stop) as reporter:
-            reproduce(jobs, numbered, changed)
+            missing = reproduce(jobs, numbered, changed)
+        if jobs and all(job.config.data.name in missing for job in jobs):
+            raise FedawsError("; ".join(missing.values()))
+        for message in missing.values():
+            console.warn(f"left out: {message}")
         found = update(table, out, place)
         if json:
             _print_json(found)

@@ -84,6 +84,8 @@ class ClientsConfig(Section):
     margin: Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)] = 0.9
     weighting: Literal["uniform", "examples"] = "uniform"
     scale: Positive = 16.0  # the softmax oracle's factor on the cosines
+    # The oracles compare with so many classes a round, drawn at random, where all of them do not fit; None: with all.
+    sampled_classes: Annotated[int, Field(ge=2, strict=True)] | None = None
 
 
 class ServerConfig(Section):
@@ -159,6 +161,11 @@ class Config(Section):
             raise ValueError(
                 f"spread.candidates={spread.candidates} has no effect on all pairs; "
                 "set spread.neighbors to mine among them"
+            )
+        if self.clients.sampled_classes and (self.method == "fedavg" or self.data.classes_per_client not in (None, 1)):
+            raise ValueError(
+                f"clients.sampled_classes={self.clients.sampled_classes} needs clients of one class; "
+                "set it to none, or method=softmax and data.classes_per_client=1"
             )
         starts = [start for start, _ in self.train.sizes]
         if any(after <= before for before, after in pairwise(starts)):

@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from fedaws import config as configuration
 from fedaws.config import Config
+from fedaws.errors import FedawsError, MissingData
+from fedaws.oracles.measure import measure_sleec
+from fedaws.oracles.sleec import SleecConfig
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import same_config
 from fedaws.run import Interrupted, Reporter, train
-from fedaws.tables import Table
+from fedaws.tables import SLEEC, Table
 
 MADE_WITH = "made_with.json"
+SLEEC_FILE = "sleec.json"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Job:
     label: str
     config: Config
     place: Path
+    sleec: SleecConfig | None = None  # then it is SLEEC on the configuration's data, and no federation
 
 
 def plan(
@@ -49,18 +55,25 @@ def plan(
                 cfg = configured(table, row, method, rounds, settings)
                 cfg = cfg.override([f"seed={cfg.seed + number}"])
                 place = out / row / f"{method}-seed{cfg.seed}"
+                label = f"{row} {method}, seed {cfg.seed}"
+                if method == SLEEC:
+                    job = Job(label, cfg, place, table.rows[row].sleec)
+                    if not _sleec_done(job):
+                        jobs.append(job)
+                    continue
                 if RunFolder(place).started:
                     same_config(cfg, RunFolder(place).config(), place)
                 if not finished(RunFolder(place), cfg):
-                    jobs.append(Job(f"{row} {method}, seed {cfg.seed}", cfg, place))
+                    jobs.append(Job(label, cfg, place))
     return jobs
 
 
 def configured(table: Table, row: str, method: str, rounds: int | None = None, settings: Iterable[str] = ()) -> Config:
     """The configuration of one run; to stop early is to have fewer rounds, and nothing else."""
     where = table.rows[row]
-    own = [*where.settings, *table.settings.get(method, ())]
-    cfg = configuration.load(where.preset).override([*own, *settings, f"method={method}"])
+    named = [] if method == SLEEC else [f"method={method}"]
+    own = [*where.settings, *table.own_settings(row, method)]
+    cfg = configuration.load(where.preset).override([*own, *settings, *named])
     wanted = rounds or cfg.train.rounds
     return cfg.override([f"train.rounds={min(wanted, table.stop_early.get(method, wanted))}"])
 
@@ -70,15 +83,52 @@ def finished(folder: RunFolder, cfg: Config) -> bool:
     return folder.finished and any(row["round"] >= cfg.train.rounds for row in folder.metrics())
 
 
-def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed: Callable[[], None]) -> None:
-    """Run them, going on with what was begun; `changed` is called whenever there are new figures."""
+def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed: Callable[[], None]) -> dict[str, str]:
+    """Run them, going on with what was begun; `changed` is called whenever there are new figures.
+
+    What has no data here is left out; which data are missing, and what is to be done about it, is returned.
+    """
+    missing: dict[str, str] = {}
     for job in jobs:
+        if job.config.data.name in missing:
+            continue
         try:
-            train(config=job.config, folder=job.place, resume=True, reporter=_noting(reporter(job), job.place))
+            _run(job, reporter(job))
+        except MissingData as error:
+            missing[job.config.data.name] = str(error)
+            continue
         except Interrupted:
             changed()
             raise
         changed()
+    return missing
+
+
+def _run(job: Job, reporter: Reporter) -> None:
+    if job.sleec is not None:
+        measures = measure_sleec(job.config, job.sleec)
+        write_text(job.place / SLEEC_FILE, json.dumps(sleec_facts(job) | measures | {"made_with": _made_with()}) + "\n")
+        return
+    train(config=job.config, folder=job.place, resume=True, reporter=_noting(reporter, job.place))
+
+
+def sleec_facts(job: Job) -> dict[str, Any]:
+    """In what one SLEEC may differ from another."""
+    assert job.sleec is not None
+    data = job.config.data
+    asked = {"seed": job.config.seed, "validation": data.validation, "test_examples": data.test_examples}
+    return asked | {"settings": job.sleec.model_dump()}
+
+
+def _sleec_done(job: Job) -> bool:
+    path = job.place / SLEEC_FILE
+    if not path.exists():
+        return False
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    for key, wanted in sleec_facts(job).items():
+        if saved.get(key) != wanted:
+            raise FedawsError(f"{path} was made with {key}={saved.get(key)}, now it is {wanted}; move it away")
+    return True
 
 
 def _noting(reporter: Reporter, place: Path) -> Reporter:

@@ -10,14 +10,13 @@ from typing import Any
 from fedaws import config as configuration
 from fedaws.checks import COLLAPSED
 from fedaws.config import Config
-from fedaws.core.methods import METHODS
 from fedaws.errors import FedawsError
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics, differences
 from fedaws.record.pages import Results, plot_name, results_page
-from fedaws.reproduce import MADE_WITH, configured, finished
-from fedaws.tables import Table
+from fedaws.reproduce import MADE_WITH, SLEEC_FILE, configured, finished
+from fedaws.tables import ROLES, SLEEC, Table
 
 
 def update(table: Table, out: Path, folder: Path) -> Results:
@@ -32,8 +31,8 @@ def update(table: Table, out: Path, folder: Path) -> Results:
     from fedaws.record.plots import plot_curves  # noqa: PLC0415 - nothing else need wait for matplotlib
 
     for name, row in results["rows"].items():
-        curves = {m: cell["ours"]["curve"] for m, cell in row["methods"].items() if cell["ours"]}
-        if curves:
+        curves = {m: cell["ours"]["curve"] for m, cell in row["methods"].items() if "curve" in (cell["ours"] or {})}
+        if curves and results["plots"]:
             plot_curves(curves, folder / plot_name(results, name), row["label"], results["measures"][0])
     return results
 
@@ -75,14 +74,15 @@ def collect(table: Table, out: Path) -> Results:
         "title": table.title,
         "measures": list(table.measures),
         "unit": "percent",
+        "plots": table.plots,
         "rows": {
             name: {
                 "label": row.label,
                 "methods": {
                     method: {
-                        "role": METHODS[method].role,
-                        "paper": dict(zip(table.measures, figures, strict=True)),
-                        "ours": _ours(table, name, method, out),
+                        "role": ROLES[method],
+                        "paper": dict(zip(table.measures, figures, strict=True)) if figures else None,
+                        "ours": _sleec(table, name, out) if method == SLEEC else _ours(table, name, method, out),
                     }
                     for method, figures in row.paper.items()
                 },
@@ -112,7 +112,8 @@ def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | No
     records = [record for record in begun if record.finished] or [max(begun, key=lambda r: r.last["round"])]
     _check(records, table)
     first, cfg, usual = records[0], records[0].config, configured(table, row, method)
-    preset_rounds = configuration.load(table.rows[row].preset).override(table.rows[row].settings).train.rounds
+    own = [*table.rows[row].settings, *table.own_settings(row, method)]
+    preset_rounds = configuration.load(table.rows[row].preset).override(own).train.rounds
     cosines = [record.last["max_cosine"] for record in records]
     made_with = {key: ", ".join(dict.fromkeys(r.made_with.get(key, "?") for r in records)) for key in first.made_with}
     return {
@@ -127,11 +128,37 @@ def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | No
         "max_cosine": round(max(cosines), 4),
         "seconds": round(statistics.fmean(record.last["seconds"] for record in records), 1),
         "validation": cfg.data.validation,
-        "settings": [*table.settings.get(method, ()), *_settings(usual, cfg)],
+        "settings": [*table.own_settings(row, method), *_settings(usual, cfg)],
         "command": _command(table, row, method, records, usual),
         "machine": made_with.pop("machine", "?"),
         "versions": made_with,
         "curve": [[[m["round"], round(100 * m[table.measures[0]], 4)] for m in record.metrics] for record in records],
+    }
+
+
+def _sleec(table: Table, row: str, out: Path) -> dict[str, Any] | None:
+    """The figures of SLEEC, which has no rounds."""
+    files = sorted((out / row).glob(f"{SLEEC}-seed*/{SLEEC_FILE}"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    if not found:
+        return None
+    first = found[0]
+    for path, other in zip(files, found, strict=True):
+        if any(other[key] != first[key] for key in ("validation", "test_examples", "settings")):
+            raise FedawsError(f"{files[0]} and {path} differ in more than the seed; move one of them away")
+    made_with = dict(first["made_with"])
+    return {
+        **{name: _statistics([100 * each[name] for each in found]) for name in table.measures},
+        "seeds": sorted(each["seed"] for each in found),
+        "finished": True,
+        "seconds": round(statistics.fmean(each["seconds"] for each in found), 1),
+        "prediction_seconds": round(statistics.fmean(each["prediction_seconds"] for each in found), 1),
+        "bytes": first["bytes"],
+        "validation": first["validation"],
+        "settings": [f"{key}={value}" for key, value in first["settings"].items()],
+        "command": shlex.join(["fedaws", "reproduce", table.source, "--rows", row, "--methods", SLEEC]),
+        "machine": made_with.pop("machine", "?"),
+        "versions": made_with,
     }
 
 

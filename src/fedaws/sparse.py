@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 
@@ -86,6 +87,16 @@ class SparseRows:
         values = torch.ones(len(self.indices), device=self.device) if self.values is None else self.values
         flat = values.new_zeros(len(self) * self.width)
         return flat.index_add_(0, self.row_of_each * self.width + self.indices, values).view(self.shape)
+
+    def to_scipy(self) -> Any:
+        """The same as scipy's csr_matrix; a set has ones.
+
+        >>> SparseRows(torch.tensor([0, 2]), None, torch.tensor([0, 1, 2]), width=3).to_scipy().toarray().tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+        """
+        values = torch.ones(len(self.indices)) if self.values is None else self.values.cpu()
+        parts = values.numpy(), self.indices.cpu().numpy(), self.starts.cpu().numpy()
+        return csr_matrix(parts, shape=self.shape)
 
 
 Rows = Tensor | SparseRows

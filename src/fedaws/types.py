@@ -51,6 +51,7 @@ class Broadcast:
     theta: Params
     W: Tensor  # [m, d], row j belongs to client cohort[j] alone
     round_num: int = 0
+    classes: Tensor | None = None  # an oracle's sample: whose rows of W are sent beside θ; None: everybody's, or none
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fedaws.core.aggregate import aggregate
 from fedaws.core.methods import method_of
 from fedaws.core.moments import due
 from fedaws.core.optimizers import is_matrix, optimizer_step
+from fedaws.core.sampling import as_rows_of_all, sample_classes
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import no_neighbors_yet, spread_
 from fedaws.core.tables import step_tables
@@ -33,8 +34,12 @@ def run_round(
 ) -> ServerState:
     """One round. `available` are the ids of the clients that can take part."""
     cohort = sample_clients(available, cfg.clients, rng, num_examples)
-    sent = broadcast(state, cohort, all_rows=method_of(cfg).rows == "all")
-    return finish_round(state, run_clients(sent), cfg, rng, in_place)
+    all_rows, count = method_of(cfg).rows == "all", cfg.clients.sampled_classes
+    if all_rows and count is not None:
+        classes = sample_classes(state.classes(cohort), count, len(state.W), rng)
+        updates = run_clients(broadcast(state, cohort, classes=classes))
+        return finish_round(state, as_rows_of_all(updates, classes, len(state.W)), cfg, rng, in_place)
+    return finish_round(state, run_clients(broadcast(state, cohort, all_rows)), cfg, rng, in_place)
 
 
 def sample_clients(
@@ -56,10 +61,14 @@ def sample_clients(
     return available[chosen.sort().values.to(available.device)]
 
 
-def broadcast(state: ServerState, cohort: Tensor, all_rows: bool = False) -> Broadcast:
-    """θ^t and the cohort's own rows, copied: never W. Only an oracle's clients get `all_rows`, beside θ."""
-    theta = {**state.theta, CLASS_MATRIX: state.W} if all_rows else state.theta
-    return Broadcast(cohort, theta, state.W.index_select(0, state.classes(cohort)), state.round_num)
+def broadcast(state: ServerState, cohort: Tensor, all_rows: bool = False, classes: Tensor | None = None) -> Broadcast:
+    """θ^t and the cohort's own rows, copied: never W. Only an oracle's clients get `all_rows`, or those of a sample of
+    the `classes`, beside θ.
+    """
+    theta = state.theta
+    if all_rows or classes is not None:
+        theta = {**theta, CLASS_MATRIX: state.W if classes is None else state.W.index_select(0, classes)}
+    return Broadcast(cohort, theta, state.W.index_select(0, state.classes(cohort)), state.round_num, classes)
 
 
 def finish_round(
@@ -106,6 +115,11 @@ def _server_step(
     slots = slots | memory if memory else slots
     if method_of(cfg).rows != "all":
         return theta, state.W, slots
+    if CLASS_MATRIX in tables:  # the rows of a sample
+        W, rows = tables[CLASS_MATRIX], delta[CLASS_MATRIX].indices()[0]
+        if cfg.model.normalize:
+            W.index_copy_(0, rows, F.normalize(W.index_select(0, rows), dim=1))
+        return theta, W, slots
     W = state.W + step[CLASS_MATRIX]
     return theta, F.normalize(W, dim=1) if cfg.model.normalize else W, slots
 

@@ -36,10 +36,11 @@ def embed(encoder: nn.Module, theta: Params, x: Rows, normalize: bool = True) ->
     return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 
-def example_losses(encoder: nn.Module, cfg: Config) -> ExampleLosses:
+def example_losses(encoder: nn.Module, cfg: Config, num_classes: int) -> ExampleLosses:
     """The configured method's loss of each example, as a function of what a client has."""
     normalize, clients = cfg.model.normalize, cfg.clients
-    loss_name = method_of(cfg).loss
+    loss_name, count = method_of(cfg).loss, cfg.clients.sampled_classes
+    sample = None if count is None else losses.Sample(min(count, num_classes), num_classes)
 
     def of_own_row(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
@@ -51,11 +52,11 @@ def example_losses(encoder: nn.Module, cfg: Config) -> ExampleLosses:
         W = F.normalize(theta[CLASS_MATRIX], dim=-1) if normalize else theta[CLASS_MATRIX]
         match loss_name:
             case "softmax":
-                return losses.softmax_cross_entropy(embeddings, y, W, clients.scale if normalize else 1.0)
+                return losses.softmax_cross_entropy(embeddings, y, W, clients.scale if normalize else 1.0, sample)
             case "triplet":
-                return losses.triplet(embeddings, y, W)
+                return losses.triplet(embeddings, y, W, sample=sample)
             case _:
-                return losses.cosine_contrastive(embeddings, y, W, cfg.spread.margin, clients.margin)
+                return losses.cosine_contrastive(embeddings, y, W, cfg.spread.margin, clients.margin, sample)
 
     return of_own_row if loss_name == "positive-hinge" else of_all_rows
 

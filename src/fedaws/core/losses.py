@@ -5,9 +5,19 @@ example with every class and serve the oracles. Scores are inner products s_c = 
 are unit vectors they are cosines.
 """
 
+import math
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class Sample(NamedTuple):
+    """The first `size` rows of W stand for all classes but an example's own (`core/sampling.py`)."""
+
+    size: int
+    num_classes: int
 
 
 def positive_hinge(embeddings: Tensor, w: Tensor, margin: float = 0.9) -> Tensor:
@@ -41,7 +51,12 @@ def contrastive(
 
 
 def cosine_contrastive(
-    embeddings: Tensor, labels: Tensor, W: Tensor, margin: float = 1.0, positive_margin: float = 1.0
+    embeddings: Tensor,
+    labels: Tensor,
+    W: Tensor,
+    margin: float = 1.0,
+    positive_margin: float = 1.0,
+    sample: Sample | None = None,
 ) -> Tensor:
     r"""The cosine contrastive loss, eq. (11), [B].
 
@@ -52,12 +67,12 @@ def cosine_contrastive(
     >>> cosine_contrastive(torch.tensor([[0.6, 0.8]]), torch.tensor([0]), torch.eye(2))
     tensor([0.8000])
     """
-    scores = embeddings @ W.T
-    positive = (positive_margin - scores.gather(-1, labels[:, None]).squeeze(-1)).clamp_min(0).square()
-    return positive + _sum_over_others((margin - 1 + scores).clamp_min(0).square(), labels)
+    own, scores = _scores(embeddings, labels, W, sample)
+    positive = (positive_margin - own).clamp_min(0).square()
+    return positive + _sum_over_others((margin - 1 + scores).clamp_min(0).square(), labels, sample)
 
 
-def triplet(embeddings: Tensor, labels: Tensor, W: Tensor, margin: float = 0.2) -> Tensor:
+def triplet(embeddings: Tensor, labels: Tensor, W: Tensor, margin: float = 0.2, sample: Sample | None = None) -> Tensor:
     r"""The triplet loss over class embeddings (Chechik et al. 2010), [B].
 
     .. math:: \sum_{c \ne y} \max(0, \mathrm{margin} - s_y + s_c)
@@ -65,23 +80,47 @@ def triplet(embeddings: Tensor, labels: Tensor, W: Tensor, margin: float = 0.2) 
     >>> triplet(torch.tensor([[0.6, 0.8]]), torch.tensor([0]), torch.eye(2))
     tensor([0.4000])
     """
-    scores = embeddings @ W.T
-    own = scores.gather(-1, labels[:, None])
-    return _sum_over_others((margin - own + scores).clamp_min(0), labels)
+    own, scores = _scores(embeddings, labels, W, sample)
+    return _sum_over_others((margin - own[:, None] + scores).clamp_min(0), labels, sample)
 
 
-def softmax_cross_entropy(embeddings: Tensor, labels: Tensor, W: Tensor, scale: float = 1.0) -> Tensor:
+def softmax_cross_entropy(
+    embeddings: Tensor, labels: Tensor, W: Tensor, scale: float = 1.0, sample: Sample | None = None
+) -> Tensor:
     r"""Softmax cross-entropy on scaled scores, [B]; cosines need a scale, or their softmax is nearly flat.
 
     .. math:: -\log \frac{e^{\sigma s_y}}{\sum_c e^{\sigma s_c}}
 
+    Over a sample the sum is :math:`e^{\sigma s_y} + \sum_{c \ne y} e^{\sigma s_c - \log q}`.
+
     >>> softmax_cross_entropy(torch.zeros(1, 2), torch.tensor([0]), torch.eye(2))
     tensor([0.6931])
     """
-    return F.cross_entropy(scale * embeddings @ W.T, labels, reduction="none")
+    if sample is None:
+        return F.cross_entropy(scale * embeddings @ W.T, labels, reduction="none")
+    own, scores = _scores(scale * embeddings, labels, W, sample)
+    others = scores.masked_fill(_is_own(scores, labels), -math.inf).logsumexp(-1) + _stands_for(labels, sample).log()
+    return torch.logaddexp(own, others) - own
 
 
-def _sum_over_others(values: Tensor, labels: Tensor) -> Tensor:
+def _scores(embeddings: Tensor, labels: Tensor, W: Tensor, sample: Sample | None) -> tuple[Tensor, Tensor]:
+    """s_y [B], and s_c of the classes to compare with [B, C or S]."""
+    if sample is None:
+        scores = embeddings @ W.T
+        return scores.gather(-1, labels[:, None]).squeeze(-1), scores
+    return (embeddings * W.index_select(0, labels)).sum(-1), embeddings @ W[: sample.size].T
+
+
+def _is_own(values: Tensor, labels: Tensor) -> Tensor:
+    return torch.arange(values.shape[-1], device=values.device) == labels[:, None]
+
+
+def _stands_for(labels: Tensor, sample: Sample) -> Tensor:
+    """(C − 1)/n: how many classes each of an example's others in the sample stands for, [B]."""
+    return (sample.num_classes - 1) / (sample.size - (labels < sample.size).to(torch.float32))
+
+
+def _sum_over_others(values: Tensor, labels: Tensor, sample: Sample | None = None) -> Tensor:
     """Σ over c ≠ y of values[:, c], with the own entry left out rather than subtracted (inf − inf, cancellation)."""
-    own = torch.arange(values.shape[-1], device=values.device) == labels[:, None]
-    return values.masked_fill(own, 0).sum(-1)
+    total = values.masked_fill(_is_own(values, labels), 0).sum(-1)
+    return total if sample is None else total * _stands_for(labels, sample)

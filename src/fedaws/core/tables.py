@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaws.config import ServerConfig
 from fedaws.sparse import add_up
-from fedaws.types import ROW_SQUARES, Params, ServerState
+from fedaws.types import CLASS_MATRIX, ROW_SQUARES, Params, ServerState
 
 _EPS = 1e-12  # a mean over thousands of clients is small; only a row that has not moved at all is to be kept from 0/0
 
@@ -48,7 +48,8 @@ def step_tables(
             rows = rows * _as_column(lr / (squares[name].index_select(0, ids).sqrt_() + _EPS), rows)
         else:
             rows = rows * lr
-        moved[name] = (state.theta[name] if in_place else state.theta[name].clone()).index_add_(0, ids, rows)
+        table = state.W if name == CLASS_MATRIX else state.theta[name]
+        moved[name] = (table if in_place else table.clone()).index_add_(0, ids, rows)
     return moved, {ROW_SQUARES: squares} if squares else {}
 
 

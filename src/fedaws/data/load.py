@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.data.cifar import cifar
 from fedaws.data.digits import digits
 from fedaws.data.download import cache_folder
-from fedaws.data.federated import FederatedData, from_arrays
+from fedaws.data.federated import FederatedData, from_arrays, hold_out
 from fedaws.data.images import images
-from fedaws.data.labelsets import from_sparse
+from fedaws.data.labelsets import from_sparse, inverse_propensities
 from fedaws.data.synthetic import synthetic
-from fedaws.data.xc import SETS, some_rows, xc
+from fedaws.data.xc import SETS, Split, some_rows, xc
 from fedaws.data.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 
@@ -50,21 +52,45 @@ def _load_sparse(cfg: Config, classes_per_client: int) -> FederatedData:
         raise FedawsError(
             f"data.num_classes={data.num_classes}: {data.name} says itself how many there are; leave it out"
         )
-    if data.name == "xc-synthetic":
-        train, test = xc_synthetic(data.like, data.scale, cfg.seed, cache_folder())
-    else:
-        train, test = xc(data.name, _roots(cfg), cache_folder())
-    test = some_rows(test, None if data.test_examples == "all" else data.test_examples)
-    shape = SETS.get(data.like if data.name == "xc-synthetic" else data.name)
+    train, test = _splits(cfg)
     return from_sparse(
         *train,
         *test,
         clients_per_class=data.clients_per_class,
         classes_per_client=data.classes_per_client or classes_per_client,
         validation=data.validation,
-        propensity=shape.propensity if shape else (0.55, 1.5),
+        propensity=_propensity(cfg),
         seed=cfg.seed,
     )
+
+
+def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
+    """The configured sparse data with all labels of every example, before they are dealt out, for what is not
+    federated: training part, test part (or the rows held out), and 1/p of each label.
+    """
+    if cfg.data.name not in SPARSE:
+        raise FedawsError(f"data.name={cfg.data.name} has no sets of labels; wanted one of {', '.join(SPARSE)}")
+    train, test = _splits(cfg)
+    if cfg.data.validation:
+        kept, held_out = hold_out(len(train.x), cfg.data.validation, cfg.seed)
+        train, test = (Split(*(part.index_select(0, rows) for part in train)) for rows in (kept, held_out))
+    counts = torch.bincount(train.labels.indices, minlength=train.labels.width)
+    return train, test, inverse_propensities(counts, len(train.x), *_propensity(cfg))
+
+
+def _splits(cfg: Config) -> tuple[Split, Split]:
+    data = cfg.data
+    if data.name == "xc-synthetic":
+        train, test = xc_synthetic(data.like, data.scale, cfg.seed, cache_folder())
+    else:
+        train, test = xc(data.name, _roots(cfg), cache_folder())
+    return train, some_rows(test, None if data.test_examples == "all" else data.test_examples)
+
+
+def _propensity(cfg: Config) -> tuple[float, float]:
+    """A and B of the data's labels."""
+    shape = SETS.get(cfg.data.like if cfg.data.name == "xc-synthetic" else cfg.data.name)
+    return shape.propensity if shape else (0.55, 1.5)
 
 
 def _roots(cfg: Config) -> list[Path]:

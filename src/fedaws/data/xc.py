@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedaws.data.hashing import hash64
 from fedaws.data.mapped import Arrays, cached
 from fedaws.data.xc_text import Matrices, read_text
-from fedaws.errors import FedawsError
+from fedaws.errors import FedawsError, MissingData
 from fedaws.sparse import SparseRows
 
 _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes what it gives
@@ -62,7 +62,7 @@ def xc(name: str, roots: Iterable[Path], cache: Path) -> tuple[Split, Split]:
         raise FedawsError("data.name=xc needs the folder with train.txt and test.txt; set data.root")
     folder = roots[0] if name == "xc" else _find(name, roots, cache)
     if folder is None:
-        raise FedawsError(
+        raise MissingData(
             f"{name} is not below {' or '.join(map(str, [*roots, cache]))}; get its bag-of-words version from "
             f"{SETS[name].home} and put train.txt and test.txt into {(roots or [cache])[0] / name}"
         )

@@ -31,7 +31,9 @@ def results_page(results: Results) -> str:
     for key, row in results["rows"].items():
         done = {method: cell["ours"] for method, cell in row["methods"].items() if cell["ours"]}
         if done:
-            lines += ["", f"## {row['label']}", "", f"![{measures[0]} by round]({plot_name(results, key)})", ""]
+            plotted = results.get("plots", True) and any("curve" in ours for ours in done.values())
+            plot = [f"![{measures[0]} by round]({plot_name(results, key)})", ""] if plotted else []
+            lines += ["", f"## {row['label']}", "", *plot]
             lines += [_origin(method, ours) for method, ours in done.items()]
     return "\n".join(lines) + "\n"
 
@@ -47,7 +49,8 @@ def result_lines(results: Results, row: dict[str, Any], methods: Collection[str]
         ours, name = cell["ours"], method
         ends = [_rounds(ours), _duration(ours["seconds"])] if ours else [NOTHING, NOTHING]
         for measure in results["measures"] if method in methods else []:
-            figures = [f"{cell['paper'][measure]:.1f}", _figure(ours[measure]) if ours else NOTHING]
+            paper = f"{cell['paper'][measure]:.1f}" if cell["paper"] else NOTHING
+            figures = [paper, _figure(ours[measure]) if ours else NOTHING]
             yield [name, measure.replace("precision", "P"), *figures, *ends]
             name, ends = "", ["", ""]
 
@@ -58,6 +61,9 @@ def _figure(value: dict[str, Any]) -> str:
 
 def _rounds(ours: dict[str, Any]) -> str:
     """How long the run was, and all in which it is not the run of the preset."""
+    if "rounds" not in ours:
+        notes = ["not federated: all examples with all their labels"]
+        return ", ".join([*notes, "on validation examples, not the test set"] if ours["validation"] else notes)
     done, planned, preset = ours["rounds"], ours["planned_rounds"], ours["preset_rounds"]
     notes = []
     if not ours["finished"]:
@@ -90,7 +96,10 @@ def _duration(seconds: float) -> str:
 def _origin(method: str, ours: dict[str, Any]) -> str:
     seeds = f"seed{'s' * (len(ours['seeds']) > 1)} {', '.join(map(str, ours['seeds']))}"
     made_with = ", ".join([*(f"{name} {number}" for name, number in ours["versions"].items()), ours["machine"]])
-    return f"- `{method}`, {seeds}: largest class cosine {ours['max_cosine']:.2f}; `{ours['command']}` ({made_with})"
+    about = (
+        f"largest class cosine {ours['max_cosine']:.2f}" if "max_cosine" in ours else f"`{' '.join(ours['settings'])}`"
+    )
+    return f"- `{method}`, {seeds}: {about}; `{ours['command']}` ({made_with})"
 
 
 def _markdown_row(cells: list[str]) -> str:

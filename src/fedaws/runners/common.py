@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.methods import method_of
+from fedaws.core.sampling import positions
 from fedaws.core.schedule import image_size
 from fedaws.data.augment import crop_and_flip, resized
 from fedaws.data.batches import BatchPlan
@@ -66,11 +67,12 @@ class ClientData:
             draws = hash_tensor(self._chance, clients.cpu()[:, None, None], steps[:, None], places)
         return Drawn(numbers, share, draws, image_size(self._cfg.train, round_num))
 
-    def examples(self, drawn: Drawn) -> Examples:
-        """The examples themselves."""
+    def examples(self, drawn: Drawn, classes: Tensor | None = None) -> Examples:
+        """The examples themselves; their labels by their places in `classes`, if only rows of these were sent."""
         numbers, share, draws, size = drawn
         flat = numbers.flatten().to(self._x.device)
         y = self._y.index_select(0, flat).view(numbers.shape) if self._labels else self._y[:1].expand(numbers.shape)
+        y = y if classes is None else positions(classes, y)
         share = share.to(self._x.device)
         if isinstance(self._x, SparseRows):
             return Examples(self._x.index_select(0, flat), y, share)

@@ -37,7 +37,9 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     """One pass per block of clients; of convolutions the blocks are shared out among the cores, not the layers."""
     clients = ClientData(cfg, data)
     together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
-    workers = Workers([example_losses(copy, cfg) for copy in ([encoder] if together else own_copies(encoder))])
+    workers = Workers(
+        [example_losses(copy, cfg, data.num_classes) for copy in ([encoder] if together else own_copies(encoder))]
+    )
     rows_of = method_of(cfg).rows
     train_rows = rows_of == "own"
 
@@ -45,7 +47,8 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     def bytes_per_client(size: int | None) -> int:
         examples = clients.examples(clients.draw(data.available[:1], 0)._replace(size=size))
         pair = examples.rows.index_select(0, examples.y.new_zeros(2))
-        scores = 0 if rows_of != "all" else 3 * 4 * data.num_classes  # cosines, logits and what the loss makes of them
+        compared = min(cfg.clients.sampled_classes or data.num_classes, data.num_classes) if rows_of == "all" else 0
+        scores = 3 * 4 * compared  # cosines, logits and what the loss makes of them
         return examples.y.numel() * (bytes_per_example(encoder, pair) + scores)
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:
@@ -54,7 +57,7 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
 
         def update_of(loss_of: ExampleLosses, block: slice) -> Update:
             cohort, rows = sent.cohort[block], sent.W[block]
-            weights, examples = clients.weights(cohort), clients.examples(drawn.part(block))
+            weights, examples = clients.weights(cohort), clients.examples(drawn.part(block), sent.classes)
             gradient, row_gradient, risks = _pass(
                 loss_of, sent.theta, rows, examples, weights / weights.sum(), train_rows
             )

@@ -16,7 +16,7 @@ from fedaws.types import Broadcast, RunClients, Update
 def serial(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     """Each client: its own examples, θ, its own row; E local steps; an Update of one. Convolutions: a client a core."""
     clients = ClientData(cfg, data)
-    workers = Workers([own_gradient(example_losses(copy, cfg)) for copy in own_copies(encoder)])
+    workers = Workers([own_gradient(example_losses(copy, cfg, data.num_classes)) for copy in own_copies(encoder)])
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:
         factor = schedule(cfg.train, sent.round_num)
@@ -24,7 +24,7 @@ def serial(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
 
         def update_of(gradient: Gradient, j: int) -> Update:
             client, own = sent.cohort[j : j + 1], drawn.part(slice(j, j + 1))
-            rows, y, share = clients.examples(own)
+            rows, y, share = clients.examples(own, sent.classes)
             steps = zip(rows.split(y.shape[2]), y[0], share[0], strict=True)
             delta, w, loss = local_update(gradient, cfg, sent.theta, sent.W[j], steps, factor)
             return Update(client, delta, w[None], clients.weights(client), loss[None])

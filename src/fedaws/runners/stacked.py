@@ -18,7 +18,7 @@ _CACHE = 16_000_000
 
 def stacked(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     """The serial runner's `local_update` with a gradient for the whole stack, in blocks that stay in cache."""
-    clients, gradient = ClientData(cfg, data), stacked_gradient(example_losses(encoder, cfg))
+    clients, gradient = ClientData(cfg, data), stacked_gradient(example_losses(encoder, cfg, data.num_classes))
 
     def run_clients(sent: Broadcast) -> Iterator[Update]:
         factor = schedule(cfg.train, sent.round_num)
@@ -26,7 +26,7 @@ def stacked(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
             cohort = sent.cohort[block]
             weights = clients.weights(cohort)
             theta = {k: v.expand(len(cohort), *v.shape) for k, v in sent.theta.items()}
-            examples = clients.examples(clients.draw(cohort, sent.round_num))
+            examples = clients.examples(clients.draw(cohort, sent.round_num), sent.classes)
             steps = zip(examples.x.unbind(1), examples.y.unbind(1), examples.share.unbind(1), strict=True)
             deltas, rows, loss = local_update(gradient, cfg, theta, sent.W[block], steps, factor)
             omega = weights / weights.sum()

@@ -10,9 +10,14 @@ from pydantic import Field, ValidationError
 from fedaws.config import Count, Section
 from fedaws.core.methods import METHODS
 from fedaws.errors import FedawsError
+from fedaws.oracles.sleec import SleecConfig
 
 Percentages = tuple[float, ...]
-"""One for each of the table's measures."""
+"""One for each of the table's measures; none at all where the paper has none."""
+
+SLEEC = "sleec"
+ROLES = {name: method.role for name, method in METHODS.items()} | {SLEEC: "oracle, centralised"}
+"""All that a table may compare: the methods, and what is not federated at all."""
 
 
 class Row(Section):
@@ -22,6 +27,8 @@ class Row(Section):
     label: str
     settings: tuple[str, ...] = ()  # key=value, as after -s
     paper: Annotated[dict[str, Percentages], Field(min_length=1)]  # the row has these methods and no others
+    method_settings: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # what a method has in this row alone
+    sleec: SleecConfig = SleecConfig()  # SLEEC's settings
 
 
 class Table(Section):
@@ -32,12 +39,17 @@ class Table(Section):
     measures: Annotated[tuple[str, ...], Field(min_length=1)] = ("precision@1",)
     stop_early: dict[str, Count] = Field(default_factory=dict)  # rounds that are enough to see a method collapse
     settings: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # what a method has beside its row's
+    plots: bool = True  # a plot by round for each row
     rows: Annotated[dict[str, Row], Field(min_length=1)]
 
     @property
     def name(self) -> str:
         """Part of the names of folders and files."""
         return Path(self.source).stem
+
+    def own_settings(self, row: str, method: str) -> list[str]:
+        """What a method of a row has beside the row's preset and settings."""
+        return [*self.settings.get(method, ()), *self.rows[row].method_settings.get(method, ())]
 
     @property
     def methods(self) -> list[str]:
@@ -72,9 +84,10 @@ def load_table(source: str) -> Table:
     except ValueError as error:
         raise FedawsError(f"{source} is not TOML: {error}") from None
     for name, row in table.rows.items():
-        choose(list(METHODS), ",".join([*row.paper, *table.stop_early, *table.settings]), "method", source)
+        named = [*row.paper, *row.method_settings, *table.stop_early, *table.settings]
+        choose(list(ROLES), ",".join(named), "method", source)
         for method, figures in row.paper.items():
-            if len(figures) != len(table.measures):
+            if figures and len(figures) != len(table.measures):
                 raise FedawsError(
                     f"{source}: rows.{name}.paper.{method} has {len(figures)} figures for {', '.join(table.measures)}"
                 )

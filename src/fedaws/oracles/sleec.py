@@ -1,0 +1,211 @@
+r"""SLEEC: sparse local embeddings for extreme classification (Bhatia, Jain, Kar, Varma, Jain, NeurIPS 2015).
+
+Centralised: it sees all examples with all their labels. The examples are clustered; within a cluster
+
+1. Ω are the pairs of an example and its n̄ nearest ones by label sets, with the cosines G of their label vectors;
+2. embeddings Z of few dimensions keep what lies in Ω: rank-L :math:`M = Z Z^T` nearest to G there (:func:`embed`);
+3. a ridge regression V takes features to embeddings, :math:`V = \arg\min \|Z - XV\|^2 + \lambda \|V\|^2`;
+4. a new example goes to its cluster and to x V, and takes the labels of its nearest neighbours among the training
+   examples' own x V, each as often as they have it. Several clusterings (`learners`) add up their votes.
+
+Where this departs from the publication: no L1 penalty on XV (their ADMM; it makes Z sparse, for speed), and a step
+of 1 in place of 1/p in the singular value projection, with which the objective provably never rises.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
+
+from fedaws.config import Count, Positive, Section
+from fedaws.errors import FedawsError
+
+Matrix = Any
+"""scipy's csr_matrix, which has no types of its own."""
+Floats = NDArray[np.floating[Any]]
+
+_CLUSTER = 6000  # examples in a cluster, as published
+
+
+class SleecConfig(Section):
+    """What can be set."""
+
+    clusters: Count | Literal["auto"] = "auto"  # auto: one for every 6,000 examples
+    learners: Count = 1
+    dims: Count = 100  # L
+    label_neighbors: Count = 50  # n̄
+    ridge: Positive = 1.0  # λ
+    votes: Count = 25  # neighbours that are asked at prediction
+    iterations: Count = 5  # of the singular value projection
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One of a learner's clusters, trained."""
+
+    features: NDArray[np.intp]  # [f] those that occur in it
+    regressor: Floats  # [f, L]
+    neighbors: NearestNeighbors  # of its examples' x V, at unit length
+    labels: Matrix  # [n, labels]
+
+    @property
+    def nbytes(self) -> int:
+        """Of what prediction needs."""
+        held = (self.features, self.regressor, self.neighbors._fit_X, self.labels.indices, self.labels.indptr)
+        return sum(part.nbytes for part in held)
+
+
+@dataclass(frozen=True)
+class Sleec:
+    """A trained model: for each learner its clustering and clusters."""
+
+    learners: tuple[tuple[MiniBatchKMeans, tuple[Cluster, ...]], ...]
+    votes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of what prediction needs."""
+        return sum(
+            means.cluster_centers_.nbytes + sum(cluster.nbytes for cluster in clusters)
+            for means, clusters in self.learners
+        )
+
+
+def fit(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int = 0) -> Sleec:
+    """Train on all examples that have a label.
+
+    >>> x, labels = sp.csr_matrix(np.repeat(np.eye(2), 4, 0)), sp.csr_matrix(np.repeat(np.eye(2), 4, 0))
+    >>> predict(fit(x, labels, SleecConfig(dims=2, label_neighbors=3, votes=3)), x, 1).ravel().tolist()
+    [0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    labelled = np.diff(labels.indptr) > 0
+    if not labelled.any():
+        raise FedawsError("no training example has a label; wanted at least one")
+    x, labels = normalize(x[labelled]), sp.csr_matrix(labels[labelled] != 0, dtype=np.float32)
+    count = max(1, x.shape[0] // _CLUSTER) if cfg.clusters == "auto" else min(cfg.clusters, x.shape[0])
+    learners = []
+    for number in range(cfg.learners):
+        rng = seed + number
+        means = MiniBatchKMeans(count, random_state=rng, n_init=1, batch_size=4096).fit(x)
+        owner = means.predict(x)
+        members = (np.flatnonzero(owner == c) for c in range(count))
+        learners.append((means, tuple(_fit_cluster(x[rows], labels[rows], cfg, rng) for rows in members)))
+    return Sleec(tuple(learners), cfg.votes)
+
+
+def predict(model: Sleec, x: Matrix, k: int) -> NDArray[np.int64]:
+    """The k labels with the most votes, [B, k]; −1 where fewer labels have any."""
+    x = normalize(x)
+    votes = None
+    for means, clusters in model.learners:
+        counted = _votes(means.predict(x), clusters, x, model.votes)
+        votes = counted if votes is None else votes + counted
+    assert votes is not None
+    return _most(votes.tocsr(), k)
+
+
+def embed(cosines: Matrix, dims: int, iterations: int, seed: int = 0) -> Floats:
+    r"""Z [n, L] whose inner products are near the given ones, at the places where there are any.
+
+    .. math:: \min_{M = Z Z^T} \tfrac12 \|P_\Omega(G - M)\|^2, \qquad
+              M \leftarrow \text{best rank-}L\text{ positive part of } M + P_\Omega(G - M)
+
+    The gradient of the objective is 1-Lipschitz, so M after a step minimises an upper bound of the objective that
+    touches it before the step: the objective never rises. From M = 0 the first step is the spectral embedding of G.
+
+    >>> z = embed(sp.csr_matrix(np.ones((4, 4))), dims=1, iterations=1)
+    >>> np.round(z @ z.T, 6).tolist() == np.ones((4, 4)).tolist()
+    True
+    """
+    n = cosines.shape[0]
+    start = np.random.default_rng(seed).standard_normal(n)
+    z, residual = np.zeros((n, 1)), cosines
+    for _ in range(iterations):
+        values, vectors = _largest(z, residual, min(dims, n), start)
+        z = vectors * np.sqrt(values.clip(0))
+        residual = cosines - _at(cosines, z)
+    return z
+
+
+def objective(cosines: Matrix, z: Floats) -> float:
+    """½ ‖P_Ω(G − Z Zᵀ)‖²."""
+    return 0.5 * float(np.square((cosines - _at(cosines, z)).data).sum())
+
+
+def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Cluster:
+    n, sets = x.shape[0], normalize(labels)
+    if not n:  # k-means may leave a cluster empty; nothing can come to it but far-off test examples, who get no vote
+        return Cluster(np.empty(0, np.intp), np.empty((0, 1)), NearestNeighbors(), labels)
+    near = NearestNeighbors(n_neighbors=min(cfg.label_neighbors, n), metric="cosine", algorithm="brute").fit(sets)
+    places = near.kneighbors_graph(sets)
+    places = places.maximum(places.T)  # Ω, both ways
+    row, column = places.nonzero()
+    cosines = np.asarray(sets[row].multiply(sets[column]).sum(1)).ravel()
+    z = embed(sp.csr_matrix((cosines, (row, column)), shape=(n, n)), cfg.dims, cfg.iterations, seed)
+    features = np.flatnonzero(np.diff(x.tocsc().indptr))
+    own = x[:, features]
+    solver = "cholesky" if len(features) <= 2000 else "sparse_cg"
+    ridge = Ridge(cfg.ridge, fit_intercept=False, solver=solver, tol=1e-3).fit(
+        own.toarray() if solver == "cholesky" else own, z
+    )
+    regressor = ridge.coef_.reshape(z.shape[1], -1).T.astype(np.float32)
+    neighbors = NearestNeighbors(n_neighbors=min(cfg.votes, n), algorithm="brute").fit(normalize(own @ regressor))
+    return Cluster(features, regressor, neighbors, labels)
+
+
+def _largest(z: Floats, residual: Matrix, dims: int, start: Floats) -> tuple[Floats, Floats]:
+    """The largest eigenvalues of Z Zᵀ + R and their vectors."""
+    n = len(z)
+    if dims >= n - 1 or n <= 200:  # ARPACK wants fewer than all, and small ones are faster whole
+        values, vectors = np.linalg.eigh(z @ z.T + residual.toarray())
+        return values[-dims:], vectors[:, -dims:]
+    both = LinearOperator((n, n), matvec=lambda v: z @ (z.T @ v) + residual @ v, dtype=np.float64)
+    values, vectors = eigsh(both, k=dims, which="LA", v0=start, tol=1e-3)
+    return values, vectors
+
+
+def _at(places: Matrix, z: Floats) -> Matrix:
+    """Z Zᵀ at the places of a sparse matrix."""
+    row, column = places.nonzero()
+    step = max(1, 10_000_000 // z.shape[1])
+    parts = [np.einsum("ij,ij->i", z[row[s : s + step]], z[column[s : s + step]]) for s in range(0, len(row), step)]
+    return sp.csr_matrix((np.concatenate(parts), (row, column)), shape=places.shape)
+
+
+def _votes(owner: NDArray[np.integer[Any]], clusters: tuple[Cluster, ...], x: Matrix, count: int) -> Matrix:
+    """How many of its nearest neighbours have a label, [B, labels]."""
+    blocks, order = [], []
+    for number, cluster in enumerate(clusters):
+        rows = np.flatnonzero(owner == number)
+        if not len(rows):
+            continue
+        order.append(rows)
+        if not cluster.labels.shape[0]:
+            blocks.append(sp.csr_matrix((len(rows), cluster.labels.shape[1]), dtype=np.float32))
+            continue
+        z = normalize(x[rows][:, cluster.features] @ cluster.regressor)
+        near = cluster.neighbors.kneighbors(z, return_distance=False)
+        ones = np.ones(near.size, np.float32)
+        chosen = sp.csr_matrix((ones, near.ravel(), np.arange(0, near.size + 1, near.shape[1])))
+        chosen.resize(len(rows), cluster.labels.shape[0])
+        blocks.append(chosen @ cluster.labels)
+    back = np.argsort(np.concatenate(order))
+    return sp.vstack(blocks, format="csr")[back]
+
+
+def _most(votes: Matrix, k: int) -> NDArray[np.int64]:
+    """The columns of each row's k largest entries; of equal ones the first."""
+    rows = np.repeat(np.arange(votes.shape[0]), np.diff(votes.indptr))
+    order = np.lexsort((votes.indices, -votes.data, rows))
+    place = np.arange(len(rows)) - votes.indptr[rows]
+    best = np.full((votes.shape[0], k), -1, np.int64)
+    first = place < k
+    best[rows[first], place[first]] = votes.indices[order][first]
+    return best
