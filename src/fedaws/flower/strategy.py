@@ -89,6 +89,7 @@ class FedAwS(Strategy):
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
         self.rejected: Counter[str] = Counter()  # bad replies by reason, over the run
         self.last: dict[str, float] = {}  # figures of the last round
+        self.answers: dict[str, str | None] = {}  # of its nodes by name: None, or why the reply was dropped
         self._asked: list[Asked] = []
         self._claims: dict[int, int] = {}  # node id → client number, as told
         self._strangers: set[int] = set()
@@ -159,7 +160,7 @@ class FedAwS(Strategy):
         self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num))
         cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
-        messages, self._asked = [], []
+        messages, self._asked, self.answers = [], [], {}
         for client, row in zip(cohort.tolist(), sent.W, strict=True):
             member = self.federation.members[client]
             content = wire.order(arrays, shared, client, member.class_id, row)
@@ -321,6 +322,7 @@ class FedAwS(Strategy):
                 if found.member.client in good:
                     raise Rejected("replayed", "its client has answered already")
                 good[found.member.client] = self._read(state, found, message)
+                self.answers[found.member.name] = None
             except Rejected as error:
                 self._drop(message_id, error.reason, str(error))
         return good
@@ -344,6 +346,8 @@ class FedAwS(Strategy):
     def _drop(self, message_id: str, reason: str, detail: str) -> None:
         names = [a.member.name for a in self._asked if a.metadata.message_id == message_id]
         self.rejected[reason] += 1
+        for name in names:
+            self.answers.setdefault(name, reason)  # a replay does not undo the answer
         _LOG.warning("dropped a reply of %s: %s", names[0] if names else "somebody", " ".join(detail.split()))
 
 
