@@ -65,7 +65,7 @@ def shown(value: float, form: Format = "number") -> str:
 
 def dash(colour: int) -> str:
     """The dashes of a line, so that it is told apart without colours too."""
-    pattern = _DASHES[colour % len(_DASHES)]
+    pattern = _DASHES[(colour + colour // COLOURS) % len(_DASHES)]
     return f' stroke-dasharray="{pattern}"' if pattern else ""
 
 
@@ -168,7 +168,7 @@ def _frame(across: _Scale, up: _Scale, axes: Axes) -> list[str]:
 # --- lines ----------------------------------------------------------------------------------------------------------
 
 
-def line_chart(lines: Sequence[Line], axes: Axes, key: str) -> tuple[Markup, dict[str, Any]]:
+def line_chart(lines: Sequence[Line], axes: Axes, key: str, ends: bool = True) -> tuple[Markup, dict[str, Any]]:
     """The chart, and what the page's script needs to tell values under the pointer."""
     across, up = _scales(lines, axes)
     parts = _frame(across, up, axes)
@@ -183,11 +183,11 @@ def line_chart(lines: Sequence[Line], axes: Axes, key: str) -> tuple[Markup, dic
         pattern = ' stroke-dasharray="1 4"' if line.faint else dash(line.colour)
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline class="{kind} {paint(line.colour)}" points="{path}"{pattern}/>')
-        if not line.faint:
+        if ends and not line.faint:
             x, y = points[-1]
             parts.append(f'<circle class="end {paint(line.colour)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
     about = f"{axes.title}. " + "; ".join(
-        f"{line.label} ends at {shown(line.y[-1], axes.form)}" for line in lines if not line.faint
+        f"{line.label} ends at {shown(line.y[-1], axes.form)}" for line in lines if not line.faint and ends
     )
     svg = Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" data-chart="{key}" '
@@ -219,7 +219,7 @@ def steps_chart(lines: Sequence[Line], axes: Axes, key: str) -> tuple[Markup, di
         half = (line.x[1] - line.x[0]) / 2 if len(line.x) > 1 else 0.5
         xs = [edge for x in line.x for edge in (x - half, x + half)]
         drawn.append(Line(line.label, line.colour, xs, [y for y in line.y for _ in "12"]))
-    return line_chart(drawn, axes, key)
+    return line_chart(drawn, axes, key, ends=False)
 
 
 # --- classes in the plane -------------------------------------------------------------------------------------------

@@ -10,11 +10,10 @@ from markupsafe import Markup
 from fedaws.record.report import charts
 from fedaws.record.report.charts import Axes, Line, shown
 from fedaws.record.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, traces
-from fedaws.record.report.draft import Draft
+from fedaws.record.report.draft import PANELS, Draft
 from fedaws.record.report.figures import Figure, Table, class_names, num_classes, spaced, three, two
 from fedaws.record.report.geometry import BINS, Cosines, Motion, cosines, motions
 
-_PANELS = 8  # groups whose classes are shown one by one
 _IN_A_TABLE = 8  # rounds
 _CELLS = 16  # classes of a matrix that is written out in figures
 _DOTS = 40  # classes with a line of their own
@@ -23,7 +22,7 @@ _PAIRS = 5  # of classes most confused
 
 def motion_section(draft: Draft) -> dict[str, Any] | None:
     """The classes over time, in one plane for all runs of one seed and shape."""
-    chosen = [(g, run, steps) for g, run in _of_one_seed(draft.groups[:_PANELS]) if (steps := _moving(draft, run))]
+    chosen = [(g, run, steps) for g, run in _of_one_seed(draft.groups[:PANELS]) if (steps := _moving(draft, run))]
     if not chosen:
         return None
     moved, falls = dict[int, Motion](), list[str]()
@@ -90,7 +89,7 @@ def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, number: int
 
 def cosine_section(draft: Draft) -> dict[str, Any] | None:
     """Matrices of few classes; histogram and nearest pairs of many."""
-    groups = [group for group in draft.groups[:_PANELS] if group.shown.weights is not None]
+    groups = [group for group in draft.groups[:PANELS] if group.shown.weights is not None]
     found = [(g, cosines(W, len(groups))) for g in groups if (W := class_matrix(g.shown, draft.notices)) is not None]
     if not found:
         return None
@@ -130,7 +129,7 @@ def _histogram(draft: Draft, many: list[tuple[Group, Cosines]]) -> Figure:
     svg, draft.data["charts"]["cosines"] = _shifted(charts.steps_chart(lines, axes, "cosines"))
     rows = [[g.label, three(c.mean), three(c.pairs[0][2]) if c.pairs else "–", _share_above(c, 0.5)] for g, c in many]
     head = ["method", "mean cosine", "largest", "pairs above 0.5"]
-    note = "Share of pairs (%) by cosine; all classes, or a million random pairs of many."
+    note = "Share of pairs by cosine; of many classes the pairs of a thousand."
     return Figure("Cosines between classes", note, svg, Table("Cosines between classes", head, rows))
 
 
@@ -199,7 +198,7 @@ def _class_histogram(draft: Draft, found: Examined) -> tuple[Markup, Table]:
 
 def confusion_section(draft: Draft) -> list[dict[str, Any]]:
     """What is taken for what: a matrix of few classes, and the worst pairs with examples."""
-    examined = [(group, details) for group in draft.groups[:_PANELS] if (details := group.shown.details)]
+    examined = [(group, details) for group in draft.groups[:PANELS] if (details := group.shown.details)]
     return [_confusion_panel(draft, group, details, number) for number, (group, details) in enumerate(examined)]
 
 

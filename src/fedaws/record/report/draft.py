@@ -5,6 +5,8 @@ from typing import Any
 
 from fedaws.record.report.collect import Collected, Group
 
+PANELS = 8
+"""Groups whose classes are shown one by one."""
 _COLOUR_OF = {"fedaws": 0, "positive-only": 1, "fixed": 2, "softmax": 3, "contrastive": 4, "triplet": 5, "fedavg": 6}
 
 
@@ -23,4 +25,5 @@ def draft_of(found: Collected) -> Draft:
     methods = [group.config.method for group in found.groups]
     distinct = len(set(methods)) == len(methods)
     colours = {group.label: _COLOUR_OF[methods[i]] if distinct else i for i, group in enumerate(found.groups)}
-    return Draft(found.groups, colours, list(found.notices))
+    beyond = [f"classes are shown one by one for the first {PANELS} of {len(methods)} kinds of runs"]
+    return Draft(found.groups, colours, found.notices + beyond * (len(methods) > PANELS))

@@ -14,7 +14,7 @@ MOST_IN_A_MATRIX = 100
 NEAREST_PAIRS = 12
 BINS = 40
 _PRODUCTS = 60_000_000_000  # multiplications for the nearest pairs of all runs together: seconds on one core
-_SAMPLED = 1_000_000  # pairs in a histogram of many classes
+_SAMPLED = 1_000  # classes whose pairs make the histogram of many
 _MOST_DRAWN = 160
 _MOST_ON_A_RING = 40
 _STANDS_OUT = 0.4  # length of the mean of unit rows
@@ -51,11 +51,9 @@ def cosines(W: Tensor, shares: int = 1) -> Cosines:
         pairs = list(zip(left[order].tolist(), right[order].tolist(), values[order].tolist(), strict=True))
     else:
         matrix = None
-        rng = torch.Generator().manual_seed(0)
-        left, right = torch.randint(count, (2, min(_SAMPLED, count * count // 2)), generator=rng)
-        left, right = left[left != right], right[left != right]
-        parts = zip(left.split(50_000), right.split(50_000), strict=True)
-        values = torch.cat([(rows[a] * rows[b]).sum(1) for a, b in parts])
+        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SAMPLED]
+        left, right = torch.triu_indices(len(chosen), len(chosen), 1)
+        values = (rows[chosen] @ rows[chosen].T)[left, right]
         searched = max(2, min(count, _PRODUCTS // max(1, shares) // (count * rows.shape[1])))
         pairs = _nearest_pairs(rows, searched)
     histogram = torch.histc(values, BINS, -1, 1).long().tolist()

@@ -72,7 +72,10 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
         "times": times(groups),
         "flower": flower(runs),
     }
-    return sections | {"notices": list(dict.fromkeys(draft.notices))[:40], "several": len(runs) > 1}
+    return sections | {
+        "notices": list(dict.fromkeys(draft.notices))[:40],
+        "several": any(len(group.runs) > 1 for group in groups),
+    }
 
 
 def _summary(draft: Draft) -> list[dict[str, Any]]:
