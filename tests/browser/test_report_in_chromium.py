@@ -67,6 +67,14 @@ def test_no_word_sticks_out_of_its_card(tab: Tab, pages: dict[str, Path], width:
     assert tab.run(script) == []
 
 
+def test_figures_in_tables_are_not_broken_over_lines(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.open(pages["few"], width=375)
+    tab.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    heights = tab.run("[...document.querySelectorAll('tbody tr')].map((row) => row.getBoundingClientRect().height)")
+    assert len(heights) > 50
+    assert max(heights) < 80  # a method and its role below it, or a folder's name
+
+
 def places(tab: Tab, panel: int) -> list[str]:
     return list(
         tab.run(f"[...document.querySelectorAll('svg[data-plane=\"{panel}\"] .dot')].map((d) => d.style.transform)")

@@ -313,12 +313,13 @@ def dot_plot(
         y = 16 + step * row
         parts.append(f'<line class="grid" x1="{left}" x2="{width - 16}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="tick end" x="{left - 10}" y="{y + 4}">{escape(name[:16])}</text>')
-        for label, colour, values in series:
+        for place, (label, colour, values) in enumerate(series):
+            aside = (place - (len(series) - 1) / 2) * min(3.0, 10 / len(series))  # equal values stay to be seen
             share = values[row]
             if share is not None:
                 told = f"{label}, {name}: {shown(share, 'percent')}"
                 parts.append(
-                    f'<circle class="mark {paint(colour)}" cx="{across(share):.1f}" cy="{y}" r="5.5" '
+                    f'<circle class="mark {paint(colour)}" cx="{across(share):.1f}" cy="{y + aside:.1f}" r="4.5" '
                     f'data-tip="{escape(told)}"/>'
                 )
     head = f'<svg class="dots" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about)}">'

@@ -88,7 +88,7 @@ class Trace:
 class RunData:
     """One run folder."""
 
-    name: str
+    name: str  # of its folder and the one above: where else they lie is nobody's business
     folder: RunFolder
     config: Config
     rows: list[Row]
@@ -219,7 +219,7 @@ def typed(value: Any) -> str:
 
 def _read_run(place: Path, notices: list[str]) -> RunData:
     folder = RunFolder(place)
-    run = RunData(str(place), folder, folder.config(), [], folder.finished)
+    run = RunData("/".join(place.resolve().parts[-2:]), folder, folder.config(), [], folder.finished)
     run.rows = _metrics(folder, notices)
     run.weights, run.facts = _weights(folder, notices)
     if run.weights is not None:

@@ -65,7 +65,7 @@ def plus_minus(group: Group, key: str, form: Format = "number") -> str:
         return shown(mean, form)
     if form == "percent":
         return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
-    return f"{mean:.2f} ± {spread:.2f}".replace("-", "−") if 0.01 <= abs(mean) < 1000 else shown(mean)
+    return f"{mean:.2f} ± {spread:.2f}".replace("-", "−") if abs(mean) < 1000 else shown(mean)
 
 
 def spaced(values: list[Any], most: int) -> list[Any]:
