@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 DONE   := $(VENV)/.installed
 
-.PHONY: demo test check bench slow e2e clean help
+.PHONY: demo test check bench slow e2e browser-test clean help
 
 help:              ## this list
-	@grep -hE '^[a-z]+: .*##|^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 $(DONE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures 
 
 e2e: $(DONE)       ## real processes on loopback: TLS, keys, kills and restarts; ten minutes and more on two cores
 	$(BIN)/pytest -q -m e2e tests/flower
+
+browser-test: $(DONE) ## the report in headless Chromium: errors, requests, slider, tooltips, widths, dark (apt-get install chromium)
+	$(BIN)/pytest -q -m browser tests/browser
 
 bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)
 	$(BIN)/python benchmarks/rounds.py

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "core": BASE,
     "runners": BASE | {"parallel", "core", "data", "models"},
     "evaluate": BASE | {"parallel", "core", "data", "models"},
-    "record": BASE,
+    "record": BASE | {"core"},
     "oracles": BASE | {"data", "evaluate"},
     "checks": BASE | {"data", "models", "core"},
     "run": BASE | {"checks", "memory", "parallel", "data", "models", "core", "runners", "evaluate", "record"},

@@ -21,6 +21,7 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
+from fedaws.record.report.page import write_report
 from fedaws.reproduce import Job, plan, reproduce
 from fedaws.results import read_results, update
 from fedaws.run import Interrupted, Reporter, load, train
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 
 RUNS = Path("runs")
+REPORT = "report.html"
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (see `fedaws presets`) or a TOML file.")
@@ -64,14 +66,15 @@ def train_command(
                 console.say(f"no run in {folder} yet: starting one")
             run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
         last = {k: v for k, v in run.metrics[-1].items() if k != "round"}
+        report = _reported(folder)
         if json:
-            _print_json(
-                {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last, "folder": str(folder)}
-            )
+            told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
+            _print_json({**told, "folder": str(folder), "report": report})
         else:
             console.out.print(
                 console.metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds")
             )
+            console.say(f"report: {report}")
             console.say(f"saved in {folder}")
 
 
@@ -107,11 +110,13 @@ def compare_command(
         from fedaws.record.plots import plot_comparison  # noqa: PLC0415 - nothing else need wait for matplotlib
 
         plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        report = _reported(folder)
         if json:
-            _print_json(summary | {"folder": str(folder)})
+            _print_json(summary | {"folder": str(folder), "report": report})
         else:
             console.out.print(console.comparison_table(histories, f"{cfg.name}, {cfg.train.rounds} rounds"))
             console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
+            console.say(f"report: {report}")
 
 
 @app.command("evaluate", epilog="Example: fedaws evaluate runs/first --json")
@@ -128,6 +133,23 @@ def evaluate_command(
             _print_json({"method": loaded.config.method, **measures})
         else:
             console.out.print(console.metrics_table(measures, f"{run}"))
+
+
+@app.command("report", epilog="Example: fedaws report runs/digits-compare-1 && open runs/digits-compare-1/report.html")
+def report_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Run folders, or folders of them: of a comparison, a table, a federation."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE.html", help="By default report.html in the one RUN.")
+    ] = None,
+) -> None:
+    """Show what runs did, in one HTML file that needs no network; of unfinished and damaged runs what there is."""
+    with _user_errors():
+        if out is None and len(runs) > 1:
+            raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
+        print(write_report(runs, out or runs[0] / REPORT))
 
 
 @app.command("presets", epilog="Example: fedaws presets")
@@ -230,10 +252,21 @@ def flower_up_command(
         from fedaws.flower.up import up  # noqa: PLC0415 - nothing else needs Flower
 
         last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
+        report = _reported(folder / "run")
         if json:
-            _print_json({**last, "folder": str(folder / "run")})
+            _print_json({**last, "folder": str(folder / "run"), "report": report})
         else:
             console.out.print(console.metrics_table(last, f"{folder / 'run'}"))
+            console.say(f"report: {report}")
+
+
+def _reported(folder: Path) -> str | None:
+    """Write the report beside the runs; hours of training do not end with an error for the sake of a picture."""
+    try:
+        return str(write_report([folder], folder / REPORT))
+    except Exception as error:
+        console.warn(f"no report: {' '.join(str(error).split()) or type(error).__name__}; try: fedaws report {folder}")
+        return None
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fedaws.data.hashing import hash64
 from fedaws.data.labelsets import as_sparse
 from fedaws.errors import FedawsError
 from fedaws.evaluate import evaluate
+from fedaws.evaluate.details import examine
 from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.measures import embed_all
 from fedaws.evaluate.precision import Ranking, rank
@@ -40,7 +41,7 @@ from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
 from fedaws.sparse import Rows, SparseRows, is_scipy
-from fedaws.types import Params, ServerState
+from fedaws.types import Broadcast, Params, RunClients, ServerState, Update
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -169,7 +170,7 @@ def train(
         state, history = journal.open(initial_state(cfg, data, encoder, shared=not own_encoder), resume)
         state = _loop(cfg, data, encoder, state, journal, history, reporter)
         theta = _model(cfg, data, encoder, state)
-        journal.finish(state, theta)
+        journal.finish(state, theta, lambda: examine(encoder, theta, state.W, data.x_test, data.y_test, cfg))
     set_weights(encoder, theta)
     return Run(cfg, encoder, theta, state.W, journal.facts(state), history, data, place)
 
@@ -220,7 +221,8 @@ def _loop(
     history: list[Metrics],
     reporter: Reporter,
 ) -> ServerState:
-    run_clients, available, counts = make_runner(cfg, data, encoder), data.available, data.num_examples
+    run_clients = _timed(make_runner(cfg, data, encoder), journal)
+    available, counts = data.available, data.num_examples
     reporter.on_start(state.round_num, cfg.train.rounds)
     while state.round_num < cfg.train.rounds:
         # A generator of its own for every round: nothing random needs to be saved.
@@ -231,10 +233,12 @@ def _loop(
         done = state.round_num
         check_loss(state.loss, done)
         reporter.on_round(done, state.loss)
+        paused = time.perf_counter()
         if done % cfg.train.evaluate_every == 0 or done == cfg.train.rounds:
             check_weights(state)
             theta = _model(cfg, data, encoder, state)
             measures = evaluate(encoder, theta, state.W, data.x_test, data.y_test, cfg, data.label_weights)
+            paused = _spent(journal, "evaluation", paused)
             row = journal.measured(done, measures)
             history.append(row)
             reporter.on_metrics(row)
@@ -243,9 +247,31 @@ def _loop(
         if done % cfg.train.checkpoint_every == 0 or done == cfg.train.rounds or stop:
             check_weights(state)
             journal.checkpoint(state)
+        journal.trace(state)
+        _spent(journal, "records", paused)
         if stop and done < cfg.train.rounds:
             raise Interrupted(done)
     return state
+
+
+def _timed(run_clients: RunClients, journal: Journal) -> RunClients:
+    """The same clients, with the time that they take counted; what a round takes beside them is the server's."""
+
+    def run(sent: Broadcast) -> Iterable[Update]:
+        started = time.perf_counter()
+        for update in run_clients(sent):
+            _spent(journal, "clients", started)
+            yield update
+            started = time.perf_counter()
+        _spent(journal, "clients", started)
+
+    return run
+
+
+def _spent(journal: Journal, part: str, since: float) -> float:
+    now = time.perf_counter()
+    journal.spend(part, now - since)
+    return now
 
 
 def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState) -> Params:

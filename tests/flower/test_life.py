@@ -1,5 +1,6 @@
 """Nodes that drop, return and join; runs that stop and go on."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from fedaws.core.newcomers import fresh_row
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.setup import _equip
 from fedaws.record.folder import RunFolder
+from fedaws.record.report.page import write_report
 from flower_trial import Trial, node_of
 from helpers import refusal
 
@@ -76,6 +78,23 @@ def test_a_node_that_is_away_is_missed_by_nobody_and_comes_back(trial: Callable[
     made.serve()
     assert rounds == list(range(1, 13))
     assert made.remembered()["rejected"]["late"] == 12
+
+
+def test_who_answered_and_who_did_not_is_written_down_and_shown(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.node(1).deliver = lambda message, honest: (
+        None if message.content.config_records["config"]["server-round"] == 3 else honest(message)
+    )
+    made.settings["deadline"] = 0.05
+    made.serve()
+    lines = (made.place.run / "participants.jsonl").read_text().splitlines()
+    rows = {row["round"]: row for row in map(json.loads, lines)}
+    assert list(rows) == list(range(1, 13))
+    assert rows[2]["answered"] == ["node-0", "node-1", "node-2", "node-3"]
+    assert (rows[3]["answered"], rows[3]["dropped"]) == (["node-0", "node-2", "node-3"], {"node-1": "late"})
+    page = write_report([made.place.root], made.place.root / "report.html").read_text()
+    assert "4 nodes over 12 rounds: 47 of 48 orders were answered." in page
+    assert "node-1, round 3: dropped, late" in page
 
 
 def test_too_few_answers_change_nothing_and_end_the_run_with_one_line(trial: Callable[..., Trial]) -> None:

@@ -1,12 +1,14 @@
 """The run folder: what it keeps, what it forgets, what it refuses."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import fedaws
 from fedaws import Config
 from fedaws.record.files import write_tensors
 from fedaws.record.folder import Facts, RunFolder
@@ -91,6 +93,16 @@ def test_rewinding_forgets_the_rows_after_a_round(folder: RunFolder) -> None:
 
 def test_metrics_that_were_never_written_are_none(tmp_path: Path) -> None:
     assert RunFolder(tmp_path).metrics() == []
+
+
+def test_every_column_and_every_file_is_documented(tiny: Config, tmp_path: Path) -> None:
+    run = fedaws.train(config=tiny, folder=tmp_path)
+    page = (Path(__file__).parents[2] / "docs/run-folder.md").read_text()
+    columns = {re.sub("@[35]", "@1", name) for name in run.metrics[-1]}
+    assert [name for name in columns if f"`{name}`" not in page] == []
+    assert [path.name for path in tmp_path.iterdir() if f"`{path.name}" not in page] == []
+    details = json.loads((tmp_path / "details.json").read_text())
+    assert [name for name in details if f"`{name}`" not in page] == []
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------

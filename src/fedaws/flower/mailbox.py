@@ -32,8 +32,13 @@ class Mailbox:
     limits: Limits
     poll: float  # seconds between two looks
     deadline: float = 3600.0  # seconds that replies have
-    asked: list[Asked] = field(default_factory=list)  # in this round
+    asked: list[Asked] = field(default_factory=list)  # in this round,
+    answers: dict[str, str | None] = field(default_factory=dict)  # by the node's name: None, or why it was dropped
     rejected: Counter[str] = field(default_factory=Counter)  # bad replies by reason, over the run
+
+    def open_round(self) -> None:
+        """Forget the round before."""
+        self.asked, self.answers = [], {}
 
     @property
     def ttl(self) -> float:
@@ -80,6 +85,7 @@ class Mailbox:
                 if found.member.client in good:
                     raise Rejected("replayed", "its client has answered already")
                 good[found.member.client] = self._read(message, found, state, unit_rows)
+                self.answers[found.member.name] = None
             except Rejected as error:
                 self._drop(message_id, error.reason, str(error))
         return good
@@ -103,4 +109,6 @@ class Mailbox:
     def _drop(self, message_id: str, reason: str, detail: str) -> None:
         names = [a.member.name for a in self.asked if a.metadata.message_id == message_id]
         self.rejected[reason] += 1
+        for name in names:
+            self.answers.setdefault(name, reason)  # a replay does not undo the answer
         _LOG.warning("dropped a reply of %s: %s", names[0] if names else "somebody", " ".join(detail.split()))

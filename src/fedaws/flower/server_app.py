@@ -5,6 +5,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,18 +19,20 @@ from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features
 from fedaws.errors import FedawsError
 from fedaws.evaluate import evaluate
+from fedaws.evaluate.details import examine
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import Settings, run_settings
 from fedaws.flower.strategy import FedAwS
 from fedaws.models import batch_norms, build_encoder, evaluating
-from fedaws.record.files import write_text
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.files import append_line, write_text
+from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.run import initial_state
 from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")
+_MOST_NAMES = 200  # of nodes in a line of the record
 
 app = ServerApp()
 """What `[tool.flwr.app.components]` names as `serverapp = "fedaws.flower.server_app:app"`."""
@@ -67,7 +70,7 @@ def main(grid: Grid, context: Context) -> None:
             timeout=settings.deadline,
             evaluate_fn=record.after_round,
         )
-        journal.finish(strategy.state, strategy.state.averaged)
+        journal.finish(strategy.state, strategy.state.averaged, record.details)
 
 
 @dataclass
@@ -106,7 +109,9 @@ class _Record:
         _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
         if self.folder is not None:
             _remember(self.strategy, self.folder)
+            _note_attendance(self.strategy, self.folder, round_num)
         self.journal.checkpoint(state)
+        self.journal.trace(state)
         return MetricRecord({**measures}) if measures else None
 
     def _measured(self, state: ServerState) -> dict[str, float]:
@@ -116,6 +121,15 @@ class _Record:
         x, y = self.test
         known = y < len(state.W)
         return evaluate(self.encoder, state.averaged, state.W, x[known], y[known], self.cfg)
+
+    def details(self) -> dict[str, Any]:
+        """Per class and by confusion, on the same test set."""
+        state = self.strategy.state
+        if self.test is None or state is None:
+            return {}
+        x, y = self.test
+        known = y < len(state.W)
+        return examine(self.encoder, state.averaged, state.W, x[known], y[known], self.cfg) if known.any() else {}
 
     def _counts(self, seconds: float) -> dict[str, float]:
         """Who answered, and where the round's time went; what these leave is processes, polling and transport."""
@@ -179,6 +193,16 @@ def _remember(strategy: FedAwS, folder: RunFolder) -> None:
     """What no checkpoint of `fedaws train` has a place for."""
     facts = {"joined": sorted(strategy.joined or ()), "rejected": dict(strategy.rejected)}
     write_text(folder.path / "flower.json", json.dumps(facts) + "\n")
+
+
+def _note_attendance(strategy: FedAwS, folder: RunFolder, round_num: int) -> None:
+    """Who answered and who did not, by name; of many nodes only the first of each."""
+    answered = [name for name, reason in strategy.mail.answers.items() if reason is None]
+    dropped = {name: reason for name, reason in strategy.mail.answers.items() if reason is not None}
+    line = {"round": round_num, "asked": strategy.last["asked"], "replies": len(answered), "dropped": dropped}
+    if len(dropped) > _MOST_NAMES:
+        line["dropped"] = dict(list(dropped.items())[:_MOST_NAMES])
+    append_line(folder.path / PARTICIPANTS, json.dumps(line | {"answered": sorted(answered)[:_MOST_NAMES]}))
 
 
 def _restore(strategy: FedAwS, folder: RunFolder | None) -> None:

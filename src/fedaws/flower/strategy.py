@@ -155,7 +155,8 @@ class FedAwS(Strategy):
         self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num))
         cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
-        messages, self.mail.asked = [], []
+        messages = []
+        self.mail.open_round()
         for client, row in zip(cohort.tolist(), sent.W, strict=True):
             member = self.federation.members[client]
             content = wire.order(arrays, shared, client, member.class_id, row)

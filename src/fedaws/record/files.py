@@ -1,8 +1,9 @@
 """Atomic writes, and tensor files that are checked when read. No pickle anywhere."""
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
     write_bytes(path, save(content, {"format": _FORMAT, "facts": json.dumps(facts)}))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+def read_tensors(path: Path, only: Collection[str] | None = None) -> tuple[dict[str, Tensor], str]:
     """The tensors and the JSON facts of a file by `write_tensors`; refuses truncated, foreign and non-finite ones."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
+            names = [name for name in file.keys() if only is None or name in only]  # noqa: SIM118 - not a dict
             # Copied: the file's memory is not aligned as torch's own is, and the same sum would round otherwise.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except FileNotFoundError:
         raise FedawsError(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -106,6 +108,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
         if not bool(torch.isfinite(tensor).all()):
             raise damaged(path, f"NaN or infinite values in {name!r}")
     return tensors, metadata.get("facts", "")
+
+
+def tensor_sizes(path: Path) -> dict[str, int]:
+    """How many numbers each tensor of a file has, without reading them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
+    except (SafetensorError, OSError, ValueError) as error:
+        raise damaged(path, str(error)) from None
 
 
 def damaged(path: Path, reason: str) -> FedawsError:

@@ -1,4 +1,4 @@
-"""The run folder: config.toml, metrics.jsonl, checkpoints/, model/."""
+"""The run folder: config.toml, metrics.jsonl, checkpoints/, model/; all of it in docs/run-folder.md."""
 
 import json
 from dataclasses import replace
@@ -12,8 +12,11 @@ from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
+from fedaws.record.png import png_base64
 from fedaws.types import AVERAGE, CLASS_MATRIX, ROW_SQUARES, Params, ServerState
 
+PARTICIPANTS = "participants.jsonl"
+"""Over Flower: who answered in each round, and who did not."""
 _KEPT = 2  # checkpoints
 _AVERAGE = f"slots/{AVERAGE}/"
 
@@ -33,6 +36,7 @@ class Facts(BaseModel):
     loss_sum: float = 0.0  # since the last row of metrics, over
     loss_rounds: NonNegativeInt = 0  # so many rounds
     seconds: float = 0.0  # of training so far
+    parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
 
 
 class RunFolder:
@@ -99,6 +103,26 @@ class RunFolder:
         write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
 
+    # for the report
+
+    def save_trace(self, round_num: int, classes: Tensor, rows: Tensor) -> None:
+        """Keep the rows of some classes as they are after this round."""
+        path = self.path / "trace" / f"round-{round_num:08d}.safetensors"
+        write_tensors(path, {"classes": classes, "rows": rows}, {"round": round_num})
+
+    def traces(self) -> list[Path]:
+        """Their files, oldest first."""
+        return sorted((self.path / "trace").glob("round-*.safetensors"))
+
+    @property
+    def details_file(self) -> Path:
+        """Per-class figures and confusions of the last round."""
+        return self.path / "details.json"
+
+    def save_details(self, details: dict[str, Any]) -> None:
+        """Keep what `fedaws.evaluate.details` found; images become PNG files in base64."""
+        write_text(self.details_file, json.dumps(details, default=png_base64) + "\n")
+
     # checkpoints
 
     def save_checkpoint(self, state: ServerState, facts: Facts) -> None:
@@ -152,7 +176,7 @@ def _parse_row(line: str) -> dict[str, Any] | None:
     """A row of metrics; None for a line that a crash cut short."""
     try:
         row = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
 

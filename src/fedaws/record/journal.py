@@ -1,14 +1,19 @@
 """What a run writes down as it goes: its folder, if it has one, and the sums between two rows of metrics."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import only_writer
 from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.made_with import note_versions
+from fedaws.record.trace import trace_rounds, traced_classes
 from fedaws.types import Params, ServerState
 
 Metrics = dict[str, Any]
@@ -20,6 +25,8 @@ class Journal:
     def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
         self._cfg, self._facts, self._folder = cfg, facts, folder
         self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
+        self._parts: dict[str, float] = {}
+        self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
 
     def held(self) -> AbstractContextManager[None]:
         """Keep other processes from writing into the folder."""
@@ -30,16 +37,21 @@ class Journal:
         folder = self._folder
         if folder is None:
             return state, []
-        if not (resume and folder.started):
+        going_on = resume and folder.started
+        if going_on:
+            same_config(self._cfg, folder.config(), folder.path)
+        else:
             folder.create(self._cfg)
-            return state, []
-        same_config(self._cfg, folder.config(), folder.path)
-        found = folder.load_checkpoint(state)
+        if not folder.finished:
+            note_versions(folder.path)
+        found = folder.load_checkpoint(state) if going_on else None
         if found is None:
+            self.trace(state)
             return state, folder.rewind_metrics(0)
         state, facts = found
         _same_facts(self._facts, facts, folder.path)
         self._loss_sum, self._rounds, self._seconds = facts.loss_sum, facts.loss_rounds, facts.seconds
+        self._parts = dict(facts.parts)
         history = folder.rewind_metrics(state.round_num)
         if state.round_num >= self._cfg.train.rounds and not history:
             raise FedawsError(
@@ -50,6 +62,19 @@ class Journal:
     def add(self, loss: float, seconds: float) -> None:
         """Count a round."""
         self._loss_sum, self._rounds, self._seconds = self._loss_sum + loss, self._rounds + 1, self._seconds + seconds
+
+    def spend(self, part: str, seconds: float) -> None:
+        """Count time by what it went to."""
+        self._parts[part] = self._parts.get(part, 0.0) + seconds
+
+    def trace(self, state: ServerState) -> None:
+        """Keep W, or a part of it, if this is one of the rounds for it: at most so often and so much in any run."""
+        if self._folder is None or state.round_num not in self._traced:
+            return
+        classes = traced_classes(len(state.W), state.W.shape[1], self._cfg.seed)
+        rows = state.W[classes.to(state.W.device)]
+        if bool(torch.isfinite(rows).all()):  # else training has diverged, and the run will say so
+            self._folder.save_trace(state.round_num, classes, rows)
 
     def measured(self, round_num: int, measures: dict[str, float]) -> Metrics:
         """The row of an evaluated round, written."""
@@ -69,14 +94,18 @@ class Journal:
         if self._folder is not None:
             self._folder.save_checkpoint(state, self.facts(state))
 
-    def finish(self, state: ServerState, theta: Params) -> None:
-        """Write the model."""
+    def finish(self, state: ServerState, theta: Params, examine: Callable[[], dict[str, Any]] = lambda: {}) -> None:
+        """Write the model, and before it, once, the details of its figures: what is finished has them."""
         if self._folder is not None:
+            if not (self._folder.finished and self._folder.details_file.exists()):
+                started = time.perf_counter()
+                self._folder.save_details({"round": state.round_num, **examine()})
+                self.spend("evaluation", time.perf_counter() - started)
             self._folder.save_model(theta, state.W, self.facts(state))
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
-        sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds}
+        sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds, "parts": self._parts}
         return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **sums})
 
 

@@ -1,0 +1,159 @@
+"""What was run, in words and tables: results in a sentence, settings, the command to have it again."""
+
+import shlex
+
+from fedaws import config as configuration
+from fedaws.config import Config
+from fedaws.record.journal import differences
+from fedaws.record.report.charts import shown
+from fedaws.record.report.collect import Group, RunData, typed, value_of
+from fedaws.record.report.figures import Table, duration, num_classes, plus_minus, statistics
+
+_SHORT = {
+    "error": "error", "error_bound": "≤ 2ε/ρ", "error_bound_cosine": "≤ cosine form", "lemma1_bound": "≤ Lemma 1",
+    "min_separation": "ρ", "positive_radius": "ε", "theorem1_gap": "Theorem 1 gap", "theorem1_bound": "≤ bound",
+}  # fmt: skip
+
+
+def title(groups: list[Group]) -> str:
+    """The names of the experiments."""
+    names = list(dict.fromkeys(group.config.name for group in groups))
+    return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+
+
+def lead(groups: list[Group]) -> list[str]:
+    """The point in words: precision and the two closest classes, of up to four groups one by one."""
+    told = [g for g in groups if statistics(g, "precision@1")]
+    told.sort(key=lambda g: -(statistics(g, "precision@1") or (0.0, 0.0))[0])
+    if len(told) > 5:
+        told = [*told[:2], *told[-2:]]
+    lines = []
+    for group in told:
+        cosine = statistics(group, "max_cosine")
+        words = f"{group.label} reaches {plus_minus(group, 'precision@1', 'percent')} precision@1"
+        if cosine:
+            words += f"; its two closest classes {_closeness(cosine[0])} (cosine {cosine[0]:.2f})".replace("-0", "−0")
+        lines.append(f"{words}.")
+    return lines
+
+
+def _closeness(cosine: float) -> str:
+    if cosine > 0.95:
+        return "have fallen together"
+    return "nearly coincide" if cosine > 0.8 else ("stand apart" if cosine > 0.25 else "stand far apart")
+
+
+def facts(groups: list[Group]) -> list[tuple[str, str]]:
+    """What all runs are about."""
+    run = groups[0].shown
+    cfg, details, classes = run.config, run.details, num_classes(run)
+    data = dict.fromkeys(g.config.data.name for g in groups)
+    facts = [("Data", ", ".join(data) + (" (given in Python)" if run.facts and run.facts.own_data else ""))]
+    if classes:
+        facts.append(("Classes", f"{classes:,}, each known to its own clients only"))
+        clients, cohort = classes * cfg.data.clients_per_class, cfg.clients.per_round
+        per_round = "all" if cohort == "all" or cohort >= clients else f"{cohort:,}"
+        facts.append(("Clients", f"{clients:,}, of whom {per_round} take part in a round"))
+    if run.facts:
+        shape = " × ".join(map(str, run.facts.example_shape))
+        facts.append(("Examples", f"{shape} {run.facts.example_dtype}"))
+    if details:
+        what = "held-out training examples" if cfg.data.validation else "examples"
+        facts.append(("Tested on", f"{details.test_examples:,} {what}"))
+    per_step = cfg.clients.examples_per_step
+    steps = f"{cfg.clients.local_steps} step{'s' * (cfg.clients.local_steps > 1)} on {per_step} examples"
+    facts.append(("A client's round", steps))
+    facts.append(
+        ("Encoder", f"{cfg.model.name}, {cfg.model.embedding_dim} dimensions, {run.theta_numbers:,} parameters")
+    )
+    made = {k: ", ".join(dict.fromkeys(r.made_with[k] for g in groups for r in g.runs if k in r.made_with))
+            for k in dict.fromkeys(k for g in groups for r in g.runs for k in r.made_with)}  # fmt: skip
+    machine = made.pop("machine", "")
+    if made:
+        facts.append(("Made with", ", ".join(f"{k} {v}" for k, v in made.items())))
+    if machine:
+        facts.append(("Machine", machine))
+    return facts
+
+
+def settings(groups: list[Group]) -> list[Table]:
+    """Between the runs, and from the defaults."""
+    default, configs = Config(), [group.config for group in groups]
+    varying = dict.fromkeys(key for cfg in configs for key, _, _ in differences(configs[0], cfg) if key != "seed")
+    hidden = {"data.root", "seed", "method", "name"}  # where data lies is nobody's business; the others are said above
+    tables = []
+    between = [key for key in varying if key not in hidden]
+    if between:
+        rows = [
+            [key, typed(value_of(default, key)), *(typed(value_of(cfg, key)) for cfg in configs)] for key in between
+        ]
+        tables.append(
+            Table("Settings in which the runs differ", ["setting", "default", *(g.label for g in groups)], rows)
+        )
+    same = [(k, ours, usual) for k, ours, usual in differences(configs[0], default) if k not in hidden | varying.keys()]
+    if same:
+        rows = [[key, typed(usual), typed(ours)] for key, ours, usual in same]
+        title = "Settings that differ from the defaults" + (", the same in all runs" if len(groups) > 1 else "")
+        tables.append(Table(title, ["setting", "default", "here"], rows))
+    return tables
+
+
+def commands(groups: list[Group]) -> list[str]:
+    """What is typed to have these runs again: one comparison if they are one, else run by run."""
+    runs = [run for group in groups for run in group.runs]
+    if any(run.facts and (run.facts.own_data or run.facts.own_encoder) for run in runs):
+        return []
+    first, seeds = runs[0].config, sorted({run.config.seed for run in runs})
+    methods = list(dict.fromkeys(run.config.method for run in runs))
+    alike = {r.config.model_copy(update={"seed": 0, "method": "fedaws"}).model_dump_json() for r in runs}
+    whole = len(runs) == len(methods) * len(seeds) and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
+    if len(alike) == 1 and whole and len(runs) > 1:
+        words = ["compare", *_words(first, {"method", "seed"}, seeds[0]), "--methods", ",".join(methods)]
+        return [shlex.join(["fedaws", *words, *(["--seeds", str(len(seeds))] if len(seeds) > 1 else [])])]
+    return [shlex.join(["fedaws", "train", *_words(run.config, {"seed"}, run.config.seed)]) for run in runs[:12]]
+
+
+def _words(cfg: Config, left_out: set[str], seed: int) -> list[str]:
+    """The preset and what differs from it; without a preset the run's own configuration file."""
+    if cfg.name not in configuration.presets():
+        return ["config.toml"]
+    usual = configuration.load(cfg.name)
+    settings = [
+        f"{key}={'DIR' if key == 'data.root' else typed(ours)}"
+        for key, ours, _ in differences(cfg, usual)
+        if key not in left_out
+    ]
+    settings += [f"seed={seed}"] * (seed != usual.seed)
+    return [cfg.name, *(word for setting in settings for word in ("-s", setting))]
+
+
+def runs_table(runs: list[RunData]) -> Table:
+    """Folder by folder."""
+    rows = []
+    for run in runs:
+        precision = run.last.get("precision@1")
+        rows.append(
+            [
+                run.name,
+                run.config.method,
+                run.config.seed,
+                f"{run.rounds_done:,} of {run.config.train.rounds:,}",
+                "finished" if run.finished else "unfinished",
+                "–" if precision is None else shown(precision, "percent"),
+                duration(run.last["seconds"]) if "seconds" in run.last else "–",
+            ]
+        )
+    head = ["folder", "method", "seed", "rounds", "", "precision@1", "time"]
+    return Table("The runs", head, rows)
+
+
+def theory_table(groups: list[Group]) -> Table | None:
+    """Bounds and what they bound, at the end."""
+    keys = [key for key in _SHORT if any(statistics(g, key) for g in groups)]
+    if len(keys) < 2:
+        return None
+    percents = {"error", "error_bound", "error_bound_cosine", "lemma1_bound"}
+    rows = [
+        [g.label, *(plus_minus(g, key, "percent" if key in percents else "number") for key in keys)] for g in groups
+    ]
+    return Table("The theory at the end", ["method", *(_SHORT[key] for key in keys)], rows)
