@@ -133,6 +133,9 @@ def test_arrow_keys_walk_along_a_curve_and_are_spoken(tab: Tab, pages: dict[str,
     assert tip(tab).startswith("round 10")
     tab.press("ArrowRight")
     assert tip(tab).startswith("round 20")
+    tab.run("window.scrollBy({top: 40, behavior: 'instant'})")
+    tab.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert tip(tab).startswith("round 20")
     assert tab.run("document.getElementById('live').textContent").startswith("round 20: fedaws")
 
 

@@ -107,12 +107,12 @@ class RunFolder:
 
     def save_trace(self, round_num: int, classes: Tensor, rows: Tensor) -> None:
         """Keep the rows of some classes as they are after this round."""
-        path = self.path / "trace" / f"round-{round_num:08d}.safetensors"
+        path = self.path / "trace" / f"W-{round_num:08d}.safetensors"
         write_tensors(path, {"classes": classes, "rows": rows}, {"round": round_num})
 
     def traces(self) -> list[Path]:
         """Their files, oldest first."""
-        return sorted((self.path / "trace").glob("round-*.safetensors"))
+        return sorted((self.path / "trace").glob("W-*.safetensors"))
 
     @property
     def details_file(self) -> Path:

@@ -276,8 +276,8 @@ FILES = [
     "made_with.json",
     "model/model.safetensors",
     "checkpoints/round-00000012.safetensors",
-    "trace/round-00000012.safetensors",
-    "trace/round-00000000.safetensors",
+    "trace/W-00000012.safetensors",
+    "trace/W-00000000.safetensors",
 ]
 
 

@@ -366,7 +366,7 @@ def traces(run: RunData, notices: list[str]) -> list[Trace]:
             continue
         classes, rows = (tensors[0].get(name) for name in ("classes", "rows"))
         sound = classes is not None and rows is not None and rows.ndim == 2 and classes.shape == rows.shape[:1]
-        number = path.stem.removeprefix("round-")
+        number = path.stem.removeprefix("W-")
         if classes is None or rows is None or not sound or classes.is_floating_point() or not number.isdigit():
             notices.append(f"{path} is damaged (not rows of W and their classes); left out")
             continue

@@ -31,6 +31,7 @@
     tip.style.top = Math.max(6, Math.min(y - box.height / 2, innerHeight - box.height - 6)) + "px";
   };
   const hush = () => { tip.hidden = true; };
+  let again = null;  // says the tip once more, where it now belongs: the page may still scroll to a chart that got the focus
 
   // Curves: the values of the round nearest to the pointer, or by the arrow keys.
   for (const svg of document.querySelectorAll("svg[data-chart]")) {
@@ -64,8 +65,9 @@
       say(title, lines, x ?? box.left + px * box.width / width, y ?? box.top + box.height / 2);
       return title + ": " + lines.map((l) => l.join(" ")).join("; ");
     };
-    const leave = () => { cursor.setAttribute("hidden", ""); hush(); };
+    const leave = () => { cursor.setAttribute("hidden", ""); again = null; hush(); };
     svg.addEventListener("pointermove", (event) => {
+      again = null;
       const place = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
       let best = 0;
       rounds.forEach((r, i) => { if (Math.abs(scale(chart.x, r, false) - place.x) < Math.abs(scale(chart.x, rounds[best], false) - place.x)) best = i; });
@@ -79,6 +81,7 @@
       if (!step) return;
       event.preventDefault();
       live.textContent = point(Math.max(0, Math.min(rounds.length - 1, at + step)));
+      again = () => point(at);
     });
   }
 
@@ -94,7 +97,7 @@
       say(matrix.names[i] + " – " + matrix.names[j], [[i === j ? "the class itself" : matrix.what, i === j ? undefined : plain(matrix.what === "cosine" ? value : 100 * value)]], event.clientX, event.clientY);
     } else if (!event.target.closest?.("svg[data-chart]")) hush();
   });
-  addEventListener("scroll", hush, { passive: true });
+  addEventListener("scroll", () => again ? again() : hush(), { passive: true });
 
   // The classes over time.
   const slider = document.getElementById("round"), play = document.getElementById("play");
