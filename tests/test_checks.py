@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from fedaws import Config, FederatedData, from_arrays
-from fedaws.checks import check_setup
+from fedaws.checks import check_setup, check_weights
 from fedaws.models import build_encoder
+from fedaws.types import ServerState
 from helpers import refusal
 
 
@@ -68,3 +69,12 @@ def test_bytes_are_checked_as_numbers() -> None:
 def test_a_resnet_brings_no_warning(norm: str) -> None:
     # Its whitening is a buffer, but one that is the same for everybody.
     check(federation(1, 8, 8), "model.name=resnet8", f"model.norm={norm}")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_one_weight_that_is_not_finite_is_told_by_its_tensor(value: float) -> None:
+    table = torch.zeros(50, 4)
+    state = ServerState(7, {"table": table}, torch.eye(3))
+    check_weights(state)
+    table[31, 2] = value
+    assert "table is not finite in round 7" in refusal(lambda: check_weights(state))
