@@ -1,12 +1,8 @@
 """A table of the paper, run: what is to be run, what is done, what is left."""
 
 import json
-import os
-import platform
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +14,10 @@ from fedaws.oracles.sleec import SleecConfig
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import same_config
+from fedaws.record.made_with import made_with
 from fedaws.run import Interrupted, Reporter, train
 from fedaws.tables import SLEEC, Table
 
-MADE_WITH = "made_with.json"
 SLEEC_FILE = "sleec.json"
 
 
@@ -107,9 +103,9 @@ def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed:
 def _run(job: Job, reporter: Reporter) -> None:
     if job.sleec is not None:
         measures = measure_sleec(job.config, job.sleec)
-        write_text(job.place / SLEEC_FILE, json.dumps(sleec_facts(job) | measures | {"made_with": _made_with()}) + "\n")
+        write_text(job.place / SLEEC_FILE, json.dumps(sleec_facts(job) | measures | {"made_with": made_with()}) + "\n")
         return
-    train(config=job.config, folder=job.place, resume=True, reporter=_noting(reporter, job.place))
+    train(config=job.config, folder=job.place, resume=True, reporter=reporter)
 
 
 def sleec_facts(job: Job) -> dict[str, Any]:
@@ -129,26 +125,3 @@ def _sleec_done(job: Job) -> bool:
         if saved.get(key) != wanted:
             raise FedawsError(f"{path} was made with {key}={saved.get(key)}, now it is {wanted}; move it away")
     return True
-
-
-def _noting(reporter: Reporter, place: Path) -> Reporter:
-    """Note beside the run what it is made with: when it has its folder, and before its first round."""
-
-    def on_start(done: int, rounds: int) -> None:
-        write_text(place / MADE_WITH, json.dumps(_made_with()) + "\n")
-        reporter.on_start(done, rounds)
-
-    return replace(reporter, on_start=on_start)
-
-
-def _made_with() -> dict[str, str]:
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists() and (found := re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))):
-        cpu = found[1].strip()
-    return {
-        "fedaws": version("fedaws"),
-        "torch": version("torch"),
-        "python": platform.python_version(),
-        "machine": f"{cpu}, {os.cpu_count()} cores",
-    }

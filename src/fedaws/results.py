@@ -14,8 +14,9 @@ from fedaws.errors import FedawsError
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics, differences
+from fedaws.record.made_with import MADE_WITH
 from fedaws.record.pages import Results, plot_name, results_page
-from fedaws.reproduce import MADE_WITH, SLEEC_FILE, configured, finished
+from fedaws.reproduce import SLEEC_FILE, configured, finished
 from fedaws.tables import ROLES, SLEEC, Table
 
 
