@@ -89,6 +89,7 @@ def page(results: list[dict[str, Any]]) -> str:
         "Made by `python benchmarks/participation.py` from [participation.json](participation.json), and not by hand.",
         f"CIFAR-10, ResNet-8, `fedaws`, seed 0; every run sees {EXAMPLES:,} examples, five times the training set,",
         "and has a schedule of that length: enough to show the differences, not the best that can be reached.",
+        "The clients' step was not tuned for several local steps, nor for a whole epoch of them.",
         "",
         "![test precision@1 by examples seen](participation.png)",
         "",
