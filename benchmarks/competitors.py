@@ -182,7 +182,7 @@ def page(results: dict[str, Any]) -> str:
         "",
         "Made by `python benchmarks/competitors.py` from [competitors.json](competitors.json), and not by hand.",
         "Test rows with all their labels, percent. Every tool has its own defaults and two threads; our own methods",
-        "have their presets, which were tuned on held-out training rows.",
+        "have their presets, of which `fedaws` and `softmax` were tuned on held-out training rows.",
         "Trained on *one* label of each training row, drawn at random, or on *all*; FedAwS's clients have one. omikuji",
         "predicts row by row from Python. The machine was shared, its load is in the data: times say no more than the",
         "order of size; beside them, where known, what all threads have computed.",
