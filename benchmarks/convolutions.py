@@ -1,13 +1,17 @@
 """A round with convolutions against the bare forward/backward pass over the same images, and evaluation likewise.
 
-    python benchmarks/convolutions.py
+    python benchmarks/convolutions.py [--compile]
 
 ResNet-8 on 32 × 32 images, 10 clients × 32. The bare pass is that of plain PyTorch (all threads in one pass, channels
 last), at its best micro-batch. `round` is the whole of `run_round`: images looked up, cropped and flipped, gradients,
-averaging, the server's step, spreadout.
+averaging, the server's step, spreadout. `--compile` measures the bare pass as `torch.compile` makes it instead, and how
+long that takes (needs a C++ compiler).
 """
 
+import argparse
 import os
+import time
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -81,8 +85,35 @@ def measure(norm: str) -> None:
     print(f"{norm:7s} evaluating {TESTS:,} images: {times['all']:4.1f} s, {ratio:4.2f} × the bare forward", flush=True)
 
 
-if __name__ == "__main__":
+def measure_compiled(norm: str) -> None:
+    """What torch.compile would win, at the pooled runner's size of a pass."""
+    encoder = build_encoder(Config().override([*SETTINGS, f"model.norm={norm}"]).model, (3, 32, 32), 0).eval()
+    x = torch.rand(CLIENTS * BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    w = F.normalize(torch.randn(len(x), 64), dim=1)
+    compiled = torch.compile(encoder)
+    started = time.perf_counter()
+    bare_pass(compiled, x, w, 64)
+    seconds = time.perf_counter() - started
+    times = best_times(
+        {name: partial(bare_pass, model, x, w, 64) for name, model in (("plain", encoder), ("compiled", compiled))},
+        turns=9,
+    )
+    print(
+        f"{norm:7s} compiled in {seconds:.0f} s, then {times['compiled'] / times['plain']:4.2f} × the plain pass "
+        f"({times['plain'] / len(x) * 1e3:.2f} ms an image)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--compile", action="store_true", help="measure torch.compile instead")
+    given = arguments.parse_args()
     keep_freed_memory()
     print(f"load {os.getloadavg()[0]:.2f}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     for name in ("weight", "group"):
-        measure(name)
+        (measure_compiled if given.compile else measure)(name)
+
+
+if __name__ == "__main__":
+    main()
