@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -236,6 +238,22 @@ def numbers_of(cell: str) -> list[str]:
 
 
 # --- the site -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("home", "expected"),
+    [("", "a `b.py` c"), ("https://g.h/us/", "a [`b.py`](https://g.h/us/blob/main/src/b.py#L3) c")],
+)
+def test_a_link_out_of_the_documentation_leads_to_the_repository_if_there_is_one(home: str, expected: str) -> None:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page, config = SimpleNamespace(file=SimpleNamespace(src_uri="results/x.md")), SimpleNamespace(repo_url=home)
+    kept = " [d](../theory.md#e) ![f](../images/f.png)"
+    got = hooks.on_page_markdown(f"a [`b.py`](../../src/b.py#L3) c{kept}", page=page, config=config)
+    assert got == expected + kept
 
 
 def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
