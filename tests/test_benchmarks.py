@@ -13,7 +13,8 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-MODULES = {name: importlib.import_module(name) for name in ("competitors", "cooccurrence", "digits", "participation")}
+NAMES = ("choosing", "competitors", "cooccurrence", "digits", "participation")
+MODULES = {name: importlib.import_module(name) for name in NAMES}
 sys.path.remove(str(ROOT / "benchmarks"))
 
 competitors = MODULES["competitors"]

@@ -182,6 +182,13 @@ def test_the_results_table_has_the_figures_of_the_data(page: str) -> None:
     assert all(row in read(ROOT / page) for row in rows_of_the_data())
 
 
+def test_the_tables_for_choosing_are_those_of_the_sweeps() -> None:
+    rows = [line for line in read(ROOT / "docs/choosing.md").splitlines() if line.startswith("| precision@1 (%) |")]
+    assert len(rows) >= 5
+    measured = read(ROOT / "docs/results/choosing.md").splitlines()
+    assert [row for row in rows if row not in measured] == []
+
+
 def test_the_readme_compares_with_the_figures_of_the_data() -> None:
     rows = results("competitors")["entries"].values()
     found = {(row["model"], row["labels"]): row["precision@1"] for row in rows if row["data"] == "delicious"}
