@@ -187,7 +187,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
                 axes.minorticks_off()
         first = figure.axes[0]
         first.text(
-            0.97, 0.06, "dotted: the step as printed, not bounded", transform=first.transAxes, ha="right", fontsize=9
+            0.97, 0.74, "dotted: the step as printed, not bounded", transform=first.transAxes, ha="right", fontsize=9
         )
         for axes in (figure.axes[0], figure.axes[3]):
             axes.set_ylabel("held-out precision@1 (%)")
