@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 DONE   := $(VENV)/.installed
 
-.PHONY: demo test check bench slow e2e browser-test clean help
+.PHONY: demo test check docs bench slow e2e browser-test clean help
 
 help:              ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -25,6 +25,9 @@ check: $(DONE)     ## format, lint, types
 test: check        ## check, then the tests
 	$(BIN)/pytest -q -n auto
 
+docs: $(DONE)      ## the documentation as a site in site/, strictly: every link and anchor is there
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
+
 slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures over every λ
 	$(BIN)/pytest -q -m slow
 
@@ -42,4 +45,4 @@ bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)
 	$(BIN)/python benchmarks/xc_read.py
 
 clean:             ## remove what was built and run
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis runs site

@@ -13,17 +13,18 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-competitors, cooccurrence = (importlib.import_module(name) for name in ("competitors", "cooccurrence"))
+NAMES = ("choosing", "competitors", "cooccurrence", "digits", "participation")
+MODULES = {name: importlib.import_module(name) for name in NAMES}
 sys.path.remove(str(ROOT / "benchmarks"))
 
-PAGES = {"competitors": competitors.page, "cooccurrence": cooccurrence.page}
+competitors = MODULES["competitors"]
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", MODULES)
 def test_a_committed_page_is_made_from_its_data(name: str) -> None:
     place = ROOT / "docs/results" / name
     results = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
-    assert place.with_suffix(".md").read_text(encoding="utf-8") == PAGES[name](results)
+    assert place.with_suffix(".md").read_text(encoding="utf-8") == MODULES[name].page(results)
 
 
 def test_what_competitors_are_given_is_what_the_set_has(tmp_path: Path) -> None:

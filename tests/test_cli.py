@@ -279,7 +279,8 @@ def test_presets_are_listed_with_a_line_each(cli: Cli) -> None:
 
 
 COMMANDS = [
-    ["train"], ["compare"], ["reproduce"], ["evaluate"], ["report"], ["presets"], ["flower", "init"], ["flower", "up"]
+    ["train"], ["compare"], ["reproduce"], ["evaluate"], ["report"], ["tensorboard"], ["presets"],
+    ["flower", "init"], ["flower", "up"],
 ]  # fmt: skip
 
 

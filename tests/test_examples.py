@@ -1,6 +1,7 @@
 """The examples run, at small size."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -33,5 +34,37 @@ def test_spreadout_as_a_regularizer(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert cosine["spreadout"] < cosine["positives"]
 
 
-def test_an_example_is_short() -> None:
-    assert len((EXAMPLES / "spreadout_regularizer.py").read_text(encoding="utf-8").splitlines()) < 100
+def run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    monkeypatch.setattr(sys, "argv", ["example", *arguments])
+    with torch.random.fork_rng():
+        load(name).main()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_ten_lines_to_start_with(capsys: pytest.CaptureFixture[str]) -> None:
+    load("start")
+    collapsed, spread, taken = capsys.readouterr().out.splitlines()
+    precisions = [float(re.search(r"([\d.]+)% right", line)[1]) for line in (collapsed, spread)]  # type: ignore[index]
+    assert precisions[0] < 80 < precisions[1]
+    assert taken.startswith("taken for [")
+    code = (EXAMPLES / "start.py").read_text(encoding="utf-8").split('"""')[2]
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 12  # with the imports
+
+
+def test_own_dataset_and_encoder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run("own_dataset_and_encoder", monkeypatch, capsys, "--speakers", "5", "--rounds", "40")
+    assert float(lines[0].split()[2].rstrip("%")) > 60  # chance is 20
+    assert [line.split(":")[0] for line in lines[1:]] == ["speaker 0", "speaker 1", "speaker 2"]
+
+
+def test_a_sweep_over_lambda_and_k(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--weights", "0.1", "10", "--neighbors", "1", "3", "--rounds", "10", "--seeds", "1")
+    head, *rows = run("sweep", monkeypatch, capsys, *small)
+    assert head.split() == ["λ", "\\", "k", "1", "3"]
+    assert [row.split()[0] for row in rows] == ["0.1", "10"]
+    assert all(float(value) > 30 for row in rows for value in row.split()[1:])  # chance is 10
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 100

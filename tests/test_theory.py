@@ -1,12 +1,8 @@
-"""The statements of docs/theory.md, the paper's false versions of them, and every Python block of the documentation."""
+"""The statements of docs/theory.md, and the paper's false versions of them."""
 
 import itertools
 import math
-import re
-import textwrap
-import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,47 +26,9 @@ from fedaws.data.federated import from_arrays
 from fedaws.runners.serial import serial
 from fedaws.types import ServerState
 
-ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
-
 SEEDS = st.integers(0, 2**31)
 NU = st.floats(0.05, 2.0)
 FIRST = torch.tensor([0])
-
-
-# --- the documentation ----------------------------------------------------------------------------------------------
-
-
-def python_blocks(text: str) -> list[str]:
-    """Each block with as many empty lines before it as it has in the page, so that errors name the page's lines."""
-    blocks = re.finditer(r"^( *)```python\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return ["\n" * text.count("\n", 0, block.start(2)) + textwrap.dedent(block[2]) for block in blocks]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_python_block_of_a_page_runs(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text, namespace = page.read_text(encoding="utf-8"), {"__name__": "__main__"}
-    blocks = python_blocks(text)
-    assert len(blocks) == text.count("```python")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for block in blocks:
-            exec(compile(block, str(page), "exec"), namespace)
-
-
-def test_blocks_are_found_and_keep_their_line_numbers():
-    text = "# Title\n```python\na = 1\n```\n```text\nno\n```\n- item\n  ```python\n  b = 2\n  ```\n"
-    assert python_blocks(text) == ["\n\na = 1\n", "\n" * 9 + "b = 2\n"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_within_a_page_has_its_heading(page):
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    headings = {
-        re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    }
-    assert set(re.findall(r"\]\(#(.*?)\)", text)) <= headings
 
 
 # --- Proposition 1 --------------------------------------------------------------------------------------------------

@@ -152,6 +152,27 @@ def report_command(
         print(write_report(runs, out or runs[0] / REPORT))
 
 
+@app.command(
+    "tensorboard", epilog="Example: fedaws tensorboard runs/first && tensorboard --logdir runs/first/tensorboard"
+)
+def tensorboard_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders of them.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="By default tensorboard in the one RUN.")
+    ] = None,
+) -> None:
+    """Write runs for TensorBoard: every measure by round, and W for its projector; also of runs that go on."""
+    with _user_errors():
+        if out is None and len(runs) > 1:
+            raise FedawsError(f"{len(runs)} folders have no one place for their events; name it: -o DIR")
+        from fedaws.record.tensorboard import export  # noqa: PLC0415 - nothing else needs TensorBoard
+
+        target = out or runs[0] / "tensorboard"
+        for notice in export(runs, target):
+            console.warn(notice)
+        print(target)
+
+
 @app.command("presets", epilog="Example: fedaws presets")
 def presets_command(json: Json = False) -> None:
     """List the experiments that come with the package."""

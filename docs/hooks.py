@@ -1,0 +1,35 @@
+"""What the site needs beyond Markdown: formulas that every browser draws by itself, and no link into nothing."""
+
+import html
+import posixpath
+import re
+from typing import Any
+
+from latex2mathml.converter import convert
+
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """TeX becomes MathML: no script, and nothing to fetch."""
+
+    def formula(found: re.Match[str]) -> str:
+        display = "block" if found[1] == "div" else "inline"
+        return convert(html.unescape(found[2]).strip(), display=display)
+
+    return _FORMULA.sub(formula, content)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """A link to a file beside the documentation leads to the repository, or is its text where none is configured."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def link(found: re.Match[str]) -> str:
+        place = posixpath.normpath(posixpath.join(folder, found[2]))
+        if not place.startswith("../"):
+            return found[0]
+        home = config.repo_url
+        return f"[{found[1]}]({home.rstrip('/')}/blob/main/{place[3:]}{found[3] or ''})" if home else found[1]
+
+    return _LINK.sub(link, markdown)
