@@ -11,7 +11,9 @@ import datetime
 import io
 import ipaddress
 import os
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +36,7 @@ from fedaws.record.files import write_bytes, write_text, writing
 
 _DAYS = 365
 _PEM = serialization.Encoding.PEM
+_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,9 @@ def create(
         raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
     by_class = [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
     members, examples = _dealt_out(by_class, clients, classes)
+    names = [_host(h) for h in ("127.0.0.1", "localhost", *hosts)]
     ca_key, ca = _authority(place)
-    _certify_server(place, ca_key, ca, ["127.0.0.1", "localhost", *hosts])
+    _certify_server(place, ca_key, ca, names)
     registered = []
     for member, x in zip(members, examples, strict=True):
         folder = place.node(member.name)
@@ -174,13 +178,13 @@ def _authority(place: Place) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
 
 
 def _certify_server(
-    place: Place, ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, hosts: Iterable[str]
+    place: Place, ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, names: Iterable[x509.GeneralName]
 ) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws server")])
     certificate = (
         _certificate(name, ca.subject, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -219,10 +223,13 @@ def _usage(signs: bool) -> x509.KeyUsage:
 
 
 def _host(text: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        return x509.DNSName(text)
+    if not _DOMAIN.fullmatch(text):
+        raise FedawsError(
+            f"--host {text!r} is neither an address nor a name; wanted such as 192.0.2.7 or server.example"
+        )
+    return x509.DNSName(text)
 
 
 def _equip(folder: Path, member: Member) -> Member:
@@ -251,6 +258,7 @@ def _write_app(place: Place, settings: dict[str, str | float | bool]) -> None:
         "clip-norm": 10.0,
         "max-norm": 1000.0,
         "max-examples": 1_000_000,
+        "secret-rows": True,
         "trust-claims": False,
         **settings,
     }

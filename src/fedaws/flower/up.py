@@ -13,20 +13,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
-from uuid import uuid4
 
 import tomli_w
 
 from fedaws.errors import FedawsError
 from fedaws.flower.federation import Member, read_federation
 from fedaws.flower.setup import Place
-from fedaws.record.files import write_text
+from fedaws.record.files import only_writer, write_text
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"
 _CONNECTION = "federation"
 _MARK = "FEDAWS_FLOWER_UP"  # in the environment of all that we start, by which strays are known
 _ENDED = ("finished:completed", "finished:failed", "finished:stopped")
+
+_PATIENCE = 5  # questions without an answer
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a service manager, a terminal that is closed
 
 Say = Callable[[str], None]
 
@@ -35,7 +37,7 @@ class Processes:
     """What was started here, and is stopped here, with all its children."""
 
     def __init__(self, place: Place) -> None:
-        self.place, self._mark = place, uuid4().hex
+        self.place, self._mark = place, f"{_MARK}={place.root}".encode()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str], home: Path) -> None:
@@ -60,7 +62,7 @@ class Processes:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # many processes share these cores
-            _MARK: self._mark,
+            _MARK: str(self.place.root),
         }
         return os.environ | ours
 
@@ -80,23 +82,32 @@ class Processes:
     def stop(self) -> None:
         """End everything: politely, then not."""
         for process in self._running.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
         end = time.monotonic() + 5
         for process in self._running.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
-        for pid in self.strays():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):  # it is the head of a group of its own
+                os.killpg(process.pid, signal.SIGKILL)
+        self.end_strays()
         for process in self._running.values():
             process.wait()
         self._running.clear()
 
+    def end_strays(self) -> None:
+        """Again and again, as one of them may start another while they are being counted."""
+        for _ in range(20):
+            if not (strays := self.strays()):
+                return
+            for pid in strays:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
     def strays(self) -> list[int]:
-        """Whatever still carries our mark: Flower detaches some of its processes."""
-        mark = f"{_MARK}={self._mark}".encode()
-        return [pid for pid in _pids() if mark in _read(f"/proc/{pid}/environ").split(b"\0")]
+        """Whatever still carries our mark: Flower detaches some of its processes. Only Linux tells."""
+        marked = (pid for pid in _pids() if self._mark in _read(f"/proc/{pid}/environ").split(b"\0"))
+        return [pid for pid in marked if pid != os.getpid()]
 
 
 class Cluster:
@@ -104,7 +115,7 @@ class Cluster:
 
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
-        self.members = read_federation(place.federation).members
+        self.members = read_federation(place.federation).active
         self.port = _free_port()
 
     def connect(self) -> None:
@@ -177,7 +188,7 @@ class Cluster:
 
     def follow(self, run_id: str) -> None:
         """Tell of the rounds as they are done, until the run ends."""
-        told, asked = _Told(self.place, self._say), time.monotonic()
+        told, asked, unknown = _Told(self.place, self._say), time.monotonic(), 0
         while True:
             if told.news():
                 asked = time.monotonic()
@@ -191,6 +202,9 @@ class Cluster:
                     return
                 if status in _ENDED:
                     raise FedawsError(f"the run ended as {status}: {self._why(run_id)}")
+                unknown = unknown + 1 if status == "unknown" else 0
+                if unknown == _PATIENCE:
+                    raise FedawsError(f"the SuperLink does not tell how run {run_id} is; see {self.place.logs}")
             time.sleep(0.5)
 
     def _why(self, run_id: str) -> str:
@@ -211,14 +225,18 @@ class Cluster:
 def cluster(root: Path, say: Say) -> Iterator[Cluster]:
     """The processes of a federation; whatever happens inside, none of them is left."""
     found = Cluster(Place(root.expanduser().absolute()), say)
-    old = signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: so that the lines below are reached
-    try:
-        yield found
-    finally:
-        interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        found.processes.stop()
-        signal.signal(signal.SIGINT, interrupts)
-        signal.signal(signal.SIGTERM, old)
+    with only_writer(found.place.root):  # two would fight over the SuperLink's database
+        found.processes.end_strays()  # of one that was itself killed
+        heeded = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # not SIGHUP under nohup
+        old = {number: signal.signal(number, _interrupt) for number in heeded}  # so that the lines below are reached
+        try:
+            yield found
+        finally:
+            for number in heeded:
+                signal.signal(number, signal.SIG_IGN)
+            found.processes.stop()
+            for number, handler in old.items():
+                signal.signal(number, handler)
 
 
 def up(root: Path, say: Say) -> list[dict[str, Any]]:
