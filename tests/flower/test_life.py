@@ -4,6 +4,8 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from fedaws.flower.setup import _equip
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.report.page import write_report
 from fedaws.types import ServerState
-from flower_trial import Trial, node_of
+from flower_trial import Trial, make_trial, node_of
 from helpers import refusal
 
 Honest = Callable[[Message], Message]
@@ -287,17 +289,23 @@ def test_a_fresh_row_is_opposite_to_orthogonal_rows(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_thirty_percent_dropping_costs_less_than_a_point_on_digits(trial: Callable[..., Trial]) -> None:
-    # In the preset's twelve rounds it costs some points: a class that is missed twice has had too few rounds.
-    config = fedaws.config.load("digits-flower").override(["train.rounds=30", "train.evaluate_every=30"])
-    made = trial(10, config=config, quorum=0.2)
-    rng = random.Random(0)
-    for node in made.nodes.values():
-        node.deliver = lambda message, honest: None if rng.random() < 0.3 else honest(message)
-    made.settings["deadline"] = 0.5
-    made.serve()
-    reference = fedaws.train(made.data(), config=config)
-    last = RunFolder(made.place.run).metrics()[-1]
-    assert made.remembered()["rejected"]["late"] == pytest.approx(0.3 * 10 * config.train.rounds, abs=25)
-    assert reference.metrics[-1]["precision@1"] >= 0.95
-    assert last["precision@1"] >= reference.metrics[-1]["precision@1"] - 0.01
+def test_thirty_percent_dropping_costs_less_than_a_point_on_digits(tmp_path: Path) -> None:
+    """On the mean of three seeds, as one of the 450 test digits is 0.2 points.
+
+    In the preset's twelve rounds it costs some points: a class that is missed twice has had too few rounds.
+    """
+    dropping, full = list[float](), list[float]()
+    for seed in range(3):
+        preset = fedaws.config.load("digits-flower")
+        config = preset.override(["train.rounds=30", "train.evaluate_every=30", f"seed={seed}"])
+        made = make_trial(tmp_path / f"federation-{seed}", config, 10, quorum=0.2, deadline=1.0)
+        rng = random.Random(seed)
+        for node in made.nodes.values():
+            node.deliver = lambda message, honest, rng=rng: None if rng.random() < 0.3 else honest(message)  # type: ignore[misc]
+        made.serve()
+        assert made.remembered()["rejected"]["late"] == pytest.approx(0.3 * 10 * 30, abs=25)
+        dropping.append(RunFolder(made.place.run).metrics()[-1]["precision@1"])
+        full.append(fedaws.train(made.data(), config=config).metrics[-1]["precision@1"])
+    print(f"dropping {dropping}, full participation {full}")
+    assert mean(full) >= 0.95
+    assert mean(dropping) >= mean(full) - 0.01

@@ -103,6 +103,16 @@ def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
     assert not {p.name for p in place.server.iterdir()} & {"ca.key", "key"}
 
 
+def test_the_operators_settings_name_the_server_that_was_given(place: Any) -> None:
+    found = tomllib.loads((place.home / "config.toml").read_text())["superlink"]
+    assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": str(place.authority)}
+
+
+def test_the_server_is_certified_for_a_year_and_the_authority_for_ten(place: Any) -> None:
+    found = [x509.load_pem_x509_certificate((place.server / name).read_bytes()) for name in ("server.pem", "ca.crt")]
+    assert [(c.not_valid_after_utc - c.not_valid_before_utc).days for c in found] == [365, 3650]
+
+
 def test_the_authority_vouches_for_the_server_under_all_its_names(place: Any) -> None:
     context = ssl.create_default_context(cafile=place.authority)
     assert len(context.get_ca_certs()) == 1

@@ -14,16 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import tomli_w
-
 from fedaws.errors import FedawsError
 from fedaws.flower.federation import Member, read_federation
-from fedaws.flower.setup import Place
-from fedaws.record.files import only_writer, write_text
+from fedaws.flower.setup import CONNECTION, Place
+from fedaws.record.files import only_writer
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"
-_CONNECTION = "federation"
 _MARK = "FEDAWS_FLOWER_UP"  # in the environment of all that we start, by which strays are known
 _ENDED = ("finished:completed", "finished:failed", "finished:stopped")
 
@@ -36,8 +33,8 @@ Say = Callable[[str], None]
 class Processes:
     """What was started here, and is stopped here, with all its children."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self._mark = place, f"{_MARK}={place.root}".encode()
+    def __init__(self, place: Place, python: Path = Path(sys.executable)) -> None:
+        self.place, self.python, self._mark = place, python, f"{_MARK}={place.root}".encode()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str], home: Path) -> None:
@@ -45,7 +42,7 @@ class Processes:
         self.place.logs.mkdir(parents=True, exist_ok=True)
         with (self.place.logs / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
+                [self.program(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -60,11 +57,18 @@ class Processes:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # many processes share these cores
             _MARK: str(self.place.root),
         }
         return os.environ | ours
+
+    def program(self, name: str) -> str:
+        """Flower's programs stand beside their Python."""
+        path = self.python.with_name(name)
+        if not path.exists():
+            raise FedawsError(f"no program {name}; install it: pip install 'fedaws[flower]'")
+        return str(path)
 
     def alive(self, name: str) -> bool:
         """Whether a program is still running."""
@@ -116,25 +120,28 @@ class Cluster:
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
         self.members = read_federation(place.federation).active
-        self.port = _free_port()
+        self.port, self._home = free_port(), place.logs / "flwr"  # not the operator's, which name the real server
 
-    def connect(self) -> None:
-        """Tell Flower's command line where the SuperLink is."""
-        connection = {"address": f"{_HOST}:{self.port}", "root-certificates": str(self.place.authority)}
-        tree = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
-        write_text(self.place.home / "config.toml", tomli_w.dumps(tree))
+    def start(self) -> None:
+        """Start everything."""
+        self._say(f"SuperLink on {_HOST}:{self.port} …")
+        self.start_superlink()
+        self.register_all()
+        for member in self.members:
+            self.start_node(member.name)
+        self._say(f"{len(self.members)} SuperNodes started; logs are in {self.place.logs}")
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers; its database survives it."""
         server = self.place.server
-        self.connect()
+        self.place.connect(self._home, f"{_HOST}:{self.port}")
         command = ["flower-superlink", "--host", _HOST, "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.place.authority)]
         command += ["--ssl-certfile", str(server / "server.pem"), "--ssl-keyfile", str(server / "server.key")]
         command += ["--enable-supernode-auth", "--database", str(server / "state.db")]
         command += ["--disable-runtime-dependency-installation"]
         self.processes.start("superlink", command, server / "flwr")
-        self._wait("superlink", lambda: _answers(self.port), 90)
+        self._wait("superlink", lambda: _answers(self.port), 180)
 
     def register_all(self) -> None:
         """Enter the nodes' names and public keys; the SuperLink lets in nobody else. A Python start each."""
@@ -143,7 +150,7 @@ class Cluster:
 
     def _register(self, member: Member) -> None:
         key = str(self.place.node(member.name) / "key.pub")
-        done = self.flwr("supernode", "register", key, _CONNECTION, "--name", member.name)
+        done = self.flwr("supernode", "register", key, CONNECTION, "--name", member.name)
         if done.returncode and "already in use" not in done.stdout + done.stderr:
             raise FedawsError(f"cannot register {member.name}: {_last_line(done)}")
 
@@ -155,7 +162,7 @@ class Cluster:
         config = {m.name: f"class-id={m.class_id}" for m in self.members}.get(name, "")
         config = config if node_config is None else node_config
         command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
-        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(_free_port())]
+        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(free_port())]
         command += ["--auth-supernode-private-key", str(key or folder / "key")]
         command += ["--node-config", f'{config} data="{folder / "data.npz"}"'.strip()]
         self.processes.start(process or name, command, folder / "flwr")
@@ -163,7 +170,7 @@ class Cluster:
     def submit(self, overrides: str = "") -> str:
         """Start a run of the app; gives its id. `overrides` are settings of the app, as after `flwr run -c`."""
         options = ["--run-config", overrides] if overrides else []
-        done = self.flwr("run", str(self.place.app), _CONNECTION, "--format", "json", *options)
+        done = self.flwr("run", str(self.place.app), CONNECTION, "--format", "json", *options)
         try:
             run_id = json.loads(done.stdout)["run-id"]
         except (ValueError, KeyError, TypeError):
@@ -172,19 +179,27 @@ class Cluster:
 
     def status(self, run_id: str) -> str:
         """Where a run is; `flwr run` itself reports success also of a run that failed."""
-        done = self.flwr("list", _CONNECTION, "--run-id", run_id, "--format", "json")
+        return str(self._told(run_id).get("status", "unknown"))
+
+    def traffic(self, run_id: str) -> tuple[int, int]:
+        """Bytes that the nodes of a run were sent, and that they sent, as the SuperLink counts them."""
+        found = self._told(run_id).get("network-traffic", {})
+        return int(found.get("outbound-bytes", 0)), int(found.get("inbound-bytes", 0))
+
+    def _told(self, run_id: str) -> dict[str, Any]:
+        done = self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json")
         with suppress(ValueError, KeyError, IndexError, TypeError):
-            return str(json.loads(done.stdout)["runs"][0]["status"])
-        return "unknown"
+            return dict(json.loads(done.stdout)["runs"][0])
+        return {}
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Flower's command line."""
-        command = [_program("flwr"), *arguments]
-        environment = self.processes.environment(self.place.home)
+        command = [self.processes.program("flwr"), *arguments]
+        environment = self.processes.environment(self._home)
         try:
-            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         except subprocess.TimeoutExpired:
-            raise FedawsError(f"`flwr {arguments[0]}` did not answer within two minutes") from None
+            raise FedawsError(f"`flwr {arguments[0]}` did not answer within four minutes") from None
 
     def follow(self, run_id: str) -> None:
         """Tell of the rounds as they are done, until the run ends."""
@@ -209,7 +224,7 @@ class Cluster:
 
     def _why(self, run_id: str) -> str:
         """The last error that the run's own log has."""
-        done = self.flwr("log", run_id, _CONNECTION, "--show")
+        done = self.flwr("log", run_id, CONNECTION, "--show")
         lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
         return lines[-1] if lines else f"see `flwr log {run_id}`"
 
@@ -242,13 +257,11 @@ def cluster(root: Path, say: Say) -> Iterator[Cluster]:
 def up(root: Path, say: Say) -> list[dict[str, Any]]:
     """Start everything, run to the end, stop everything; gives the metrics."""
     with cluster(root, say) as found:
-        say(f"SuperLink on {_HOST}:{found.port} …")
-        found.start_superlink()
-        found.register_all()
-        for member in found.members:
-            found.start_node(member.name)
-        say(f"{len(found.members)} SuperNodes started; logs are in {found.place.logs}")
-        found.follow(found.submit())
+        found.start()
+        run_id = found.submit()
+        found.follow(run_id)
+        sent, received = found.traffic(run_id)
+        say(f"the nodes were sent {sent:,} bytes and sent {received:,}")
         return RunFolder(found.place.run).metrics()
 
 
@@ -276,15 +289,8 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _program(name: str) -> str:
-    """Flower's programs stand beside the Python that runs this."""
-    path = Path(sys.executable).with_name(name)
-    if not path.exists():
-        raise FedawsError(f"no program {name}; install it: pip install 'fedaws[flower]'")
-    return str(path)
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody has."""
     with socket.socket() as free:
         free.bind((_HOST, 0))
         return int(free.getsockname()[1])
