@@ -109,7 +109,11 @@ def in_ray(cfg: Config, clients: int, python: Path) -> float:
             while subprocess.run(run, env=environment, capture_output=True, check=False).returncode:
                 time.sleep(2)
             while not RunFolder(place.run).finished:
-                time.sleep(1)
+                time.sleep(5)
+                told = [processes.program("flwr"), "list", "sim", "--format", "json"]
+                found = subprocess.run(told, env=environment, capture_output=True, text=True, check=False).stdout
+                if "finished:failed" in found:
+                    raise SystemExit(f"Flower's simulation failed: {json.loads(found)['runs'][0]['status-details']}")
             rows = RunFolder(place.run).metrics()
         finally:
             processes.stop()

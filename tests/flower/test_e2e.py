@@ -23,7 +23,7 @@ from flower_trial import Trial, make_trial
 
 pytestmark = pytest.mark.e2e
 
-ROUNDS = 8
+ROUNDS = 12  # in fewer, a class that misses two of them has no time to catch up
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,13 @@ def finished(running: Cluster, run_id: str, folder: RunFolder) -> None:
 def test_a_run_over_tls_gives_the_model_of_fedaws_train(running: Cluster, made: Trial) -> None:
     folder = RunFolder(made.place.run)
     finished(running, running.submit(), folder)
-    reference = fedaws.train(made.data(), config=made.config)
     theta, W, _ = folder.load_model()
-    torch.testing.assert_close(W, reference.W, atol=1e-4, rtol=1e-3)
-    for name, tensor in theta.items():
-        torch.testing.assert_close(tensor, reference.theta[name], atol=1e-4, rtol=1e-3)
+    # A node runs the serial runner's code; Muon makes more of what the other runners round otherwise.
+    for runner, tolerance in (("serial", 1e-6), ("auto", 1e-3)):
+        reference = fedaws.train(made.data(), config=made.config.override([f"train.runner={runner}"]))
+        torch.testing.assert_close(W, reference.W, atol=tolerance, rtol=0)
+        for name, tensor in theta.items():
+            torch.testing.assert_close(tensor, reference.theta[name], atol=tolerance, rtol=0)
     assert folder.metrics()[-1]["rejected"] == 0
 
 
@@ -137,7 +139,10 @@ def test_a_registered_node_that_claims_another_class_gets_nothing_of_it(running:
 def test_what_up_has_started_ends_with_it(tmp_path: Path, config: Config, ending: signal.Signals) -> None:
     place = create(tmp_path / "trial", config, 2, 2)
     command = [sys.executable, "-m", "fedaws", "flower", "up", str(place.root)]
+    # A shell's background job ignores Ctrl-C, and so would all that it starts.
+    old = signal.signal(ending, signal.SIG_DFL)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(ending, old)
         assert process.stderr is not None
         watchdog = Timer(600, process.kill)
         watchdog.start()
