@@ -1,14 +1,20 @@
-"""The same job in `fedaws train`, through the real Flower apps in one process, and deployed on loopback.
+"""The same job in `fedaws train`, over Flower, and in Flower's own simulation; results in flower.md.
 
-    python benchmarks/flower.py              # needs fedaws[flower]; a few minutes, most of them the deployment
-    python benchmarks/flower.py --no-deployment
+    python benchmarks/flower.py                        # fedaws train, and the real apps in one process: a minute
+    python benchmarks/flower.py --deployment 10        # and ten SuperNodes on loopback with TLS and keys: some minutes
+    python benchmarks/flower.py --ray ENV/bin/python   # and Flower's simulation, by the Python of an environment with
+                                                       # fedaws and flwr[simulation] in it: some minutes
 
-MLP 64-128-32, ten local steps of 16 examples, spread by moments. In one process the apps run one client after the
-other, through Flower's own packing into bytes; deployed, every message starts a Python of its own, which imports torch.
+MLP 64-128-32, 16 examples a step, spread by moments. In one process the apps run one client after the other, through
+Flower's own packing into bytes; deployed, every message starts a Python of its own, which imports torch; Ray keeps as
+many of these as there are cores.
 """
 
 import argparse
+import json
 import os
+import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -21,61 +27,127 @@ from fedaws import Config
 from fedaws.flower.client_app import app as client_app
 from fedaws.flower.inprocess import InProcessGrid, Node
 from fedaws.flower.server_app import app as server_app
-from fedaws.flower.setup import create
-from fedaws.flower.up import up
+from fedaws.flower.setup import Place, create
+from fedaws.flower.up import Processes, cluster, free_port
+from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 
+_EXAMPLE = Path(__file__).parents[1] / "examples" / "flower"
 
-def job(clients: int, rounds: int) -> Config:
+
+def job(clients: int, local_steps: int, rounds: int) -> Config:
     settings = [f"data.classes={clients}", "data.name=synthetic", "data.features=64", f"train.rounds={rounds}"]
-    return fedaws.config.load("digits-flower").override([*settings, f"train.evaluate_every={rounds}"])
+    settings += [f"clients.local_steps={local_steps}", f"train.evaluate_every={rounds}", "train.checkpoint_every=1000"]
+    return fedaws.config.load("digits-flower").override(settings)
 
 
 def simulated(cfg: Config) -> float:
-    started = time.perf_counter()
-    fedaws.train(config=cfg)
-    return time.perf_counter() - started
+    """Seconds a round in `fedaws train`; the first one, which warms up, is left out."""
+    times: list[float] = []
+    fedaws.train(config=cfg, reporter=fedaws.Reporter(on_round=lambda *_: times.append(time.perf_counter())))
+    return (times[-1] - times[0]) / (len(times) - 1)
 
 
-def in_process(cfg: Config, clients: int) -> tuple[float, int]:
-    """Seconds, and bytes that one node was sent."""
+def in_process(cfg: Config, clients: int) -> float:
+    """Seconds a round through the real apps, one client after the other."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.toml"
         path.write_text(cfg.to_toml())
         nodes = {i + 2: Node(config={"partition-id": i}) for i in range(clients)}
-        grid = InProcessGrid(client_app, nodes, {"config": str(path), "trust-claims": True})
+        settings = {"config": str(path), "trust-claims": True, "folder": str(Path(folder) / "run")}
         started = time.perf_counter()
-        grid.serve(server_app)
-        return time.perf_counter() - started, sum(map(len, nodes[2].received)) // cfg.train.rounds
+        InProcessGrid(client_app, nodes, settings).serve(server_app)
+        return (time.perf_counter() - started) / cfg.train.rounds
 
 
-def deployed(rounds: int) -> None:
+def deployed(nodes: int, rounds: int) -> dict[str, float]:
+    """Seconds of a round on loopback, by part, and bytes a node and round."""
     with tempfile.TemporaryDirectory() as folder:
         cfg = fedaws.config.load("digits-flower").override([f"train.rounds={rounds}"])
-        place = create(Path(folder) / "federation", cfg, 5, 3)
-        up(place.root, print)
+        place = create(Path(folder) / "federation", cfg, nodes)
+        with cluster(place.root, print) as found:
+            found.start()
+            run_id = found.submit()
+            found.follow(run_id)
+            sent, received = found.traffic(run_id)
         rows = RunFolder(place.run).metrics()[1:]  # the first round also waits for the nodes to start
-        parts = {key: median(row[f"{key}_seconds"] for row in rows) for key in ("round", "import", "compute", "server")}
-    rest = parts["round"] - parts["import"] - parts["compute"] - parts["server"]
-    print(
-        f"deployed, 5 nodes: {parts['round']:.1f} s a round = imports {parts['import']:.1f} + compute "
-        f"{parts['compute']:.2f} + server step {parts['server']:.3f} + processes, polling, transport {rest:.1f}"
-    )
+    keys = {"round": "round", "process start": "import", "compute": "compute", "server step": "server"}
+    parts = {name: median(row[f"{key}_seconds"] for row in rows) for name, key in keys.items()}
+    parts["transport and waiting"] = parts["round"] - sum(parts[name] for name in list(keys)[1:])
+    per = nodes * rounds
+    plain = simulated(cfg)
+    return parts | {"fedaws train": plain, "bytes to a node": sent / per, "bytes from a node": received / per}
 
 
-if __name__ == "__main__":
+def in_ray(cfg: Config, clients: int, python: Path) -> float:
+    """Seconds a round in Flower's simulation; the first ones, in which its processes start, are left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder))
+        shutil.copytree(_EXAMPLE, place.app)
+        cfg_path = place.root / "config.toml"
+        cfg_path.write_text(cfg.override(["train.evaluate_every=1"]).to_toml())
+        processes, port = Processes(place, python), free_port()
+        connection = f'[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        write_text(place.home / "config.toml", connection)
+        settings = f'config="{cfg_path}" folder="{place.run}" deadline=600.0'
+        federation = f"num-supernodes={clients} client-resources-num-cpus=1"
+        run = [
+            processes.program("flwr"),
+            "run",
+            str(place.app),
+            "sim",
+            "-c",
+            settings,
+            "--federation-config",
+            federation,
+        ]
+        try:
+            # As `flwr run . local` does, which gives up on a SuperLink that takes more than 15 seconds to start.
+            link = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+            processes.start("superlink", link, place.home)
+            environment = processes.environment(place.home)
+            while subprocess.run(run, env=environment, capture_output=True, check=False).returncode:
+                time.sleep(2)
+            while not RunFolder(place.run).finished:
+                time.sleep(5)
+                told = [processes.program("flwr"), "list", "sim", "--format", "json"]
+                found = subprocess.run(told, env=environment, capture_output=True, text=True, check=False).stdout
+                if "finished:failed" in found:
+                    raise SystemExit(f"Flower's simulation failed: {json.loads(found)['runs'][0]['status-details']}")
+            rows = RunFolder(place.run).metrics()
+        finally:
+            processes.stop()
+    return median(row["round_seconds"] for row in rows[2:])
+
+
+def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--no-deployment", action="store_true")
+    parser.add_argument("--deployment", type=int, default=0, metavar="NODES")
+    parser.add_argument("--rounds", type=int, default=6, help="of the deployment and of Ray")
+    parser.add_argument("--ray", type=Path, metavar="PYTHON", help="of an environment with fedaws and flwr[simulation]")
+    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.2f}, torch {torch.__version__}")
-    for clients, rounds in ((10, 10), (100, 3)):
-        cfg = job(clients, rounds)
-        simulated(cfg)  # warm-up
-        plain, (flower, sent) = min(simulated(cfg) for _ in range(3)), in_process(cfg, clients)
+    figures: dict[str, dict[str, float]] = {}
+    for clients, local_steps in ((10, 1), (10, 10), (100, 1), (100, 10)):
+        name, rounds = f"{clients} clients, {local_steps} local steps", 2000 // clients // local_steps + 10
+        figures[name] = found = {
+            "fedaws train": clients / min(simulated(job(clients, local_steps, rounds)) for _ in "123")
+        }
+        found["apps in one process"] = clients / in_process(job(clients, local_steps, 3), clients)
+        if options.ray:
+            found["Ray"] = clients / in_ray(job(clients, local_steps, options.rounds), clients, options.ray.absolute())
+            found["fedaws train / Ray"] = found["fedaws train"] / found["Ray"]
+        print(f"{name}, client updates/s: " + ", ".join(f"{key} {value:,.0f}" for key, value in found.items()))
+    if options.deployment:
+        found = figures[f"deployment, {options.deployment} nodes"] = deployed(options.deployment, options.rounds)
         print(
-            f"{clients:4d} clients: fedaws train {clients * rounds / plain:8,.0f} client updates/s, "
-            f"Flower apps in one process {clients * rounds / flower:6,.0f}; a node is sent {sent:,} bytes a round"
+            f"deployed, {options.deployment} nodes: " + ", ".join(f"{key} {value:,.3g}" for key, value in found.items())
         )
-    if not options.no_deployment:
-        deployed(4)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -69,14 +69,15 @@ def node_of(place: Place, member: Member) -> Node:
 
 def make_trial(root: Path, config: Config, clients: int, classes: int | None = None, **settings: Any) -> Trial:
     """A federation in a folder; settings of the Flower app as keywords."""
-    place = create(root, config, clients, classes)
+    place = create(root, config, clients, classes, **{"secret-rows": False})  # to be compared with `fedaws train`
     found = read_federation(place.federation)
     app_settings = {
         "config": str(place.server / "config.toml"),
         "federation": str(place.federation),
         "folder": str(place.run),
-        "deadline": 0.2,
+        "deadline": 30.0,
         "wait": 0.2,
+        "secret-rows": False,
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
     nodes = {100 + m.client: node_of(place, m) for m in found.members}

@@ -254,13 +254,16 @@ def flower_init_command(
     source: Annotated[str, typer.Option("--config", metavar="PRESET|FILE.toml", help="The run.")] = "digits-flower",
     settings: Settings = None,
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeatable.")] = None,
+    same_rows: Annotated[
+        bool, typer.Option("--same-rows", help="Start W as `fedaws train` does, from the seed; nodes could compute it.")
+    ] = False,
 ) -> None:
     """Write what a federation needs: certificates, keys, who is who, and a data split for a trial on this machine."""
     with _user_errors(), _flower_extra():
         from fedaws.flower.setup import create  # noqa: PLC0415 - nothing else needs Flower
 
         cfg = configuration.load(source).override(settings or [])
-        place = create(folder, cfg, clients, classes, host or ())
+        place = create(folder, cfg, clients, classes, host or (), **{"secret-rows": not same_rows})
         console.say(f"{clients} nodes in {place.root}; try them on this machine with: fedaws flower up {folder}")
 
 

@@ -1,5 +1,6 @@
 """Real processes on loopback, with TLS and keys: `make e2e`. Bounded in time, and nothing is left running."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -16,12 +18,12 @@ import fedaws
 from fedaws import Config
 from fedaws.flower.setup import create
 from fedaws.flower.up import Cluster, cluster
-from fedaws.record.folder import RunFolder
+from fedaws.record.folder import PARTICIPANTS, RunFolder
 from flower_trial import Trial, make_trial
 
 pytestmark = pytest.mark.e2e
 
-ROUNDS = 8
+ROUNDS = 12  # in fewer, a class that misses two of them has no time to catch up
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, config: Config) -> Trial:
 @pytest.fixture(scope="module")
 def running(made: Trial) -> Iterator[Cluster]:
     with cluster(made.place.root, print) as found:
-        found.start_superlink()
-        found.register_all()
-        for member in found.members:
-            found.start_node(member.name)
+        found.start()
         yield found
 
 
@@ -63,40 +62,44 @@ def log_of(made: Trial, name: str) -> str:
 
 
 def finished(running: Cluster, run_id: str, folder: RunFolder) -> None:
-    wait_for(lambda: folder.finished, 900)
-    wait_for(lambda: running.status(run_id) == "finished:completed", 60)
+    wait_for(lambda: folder.finished, 1500)
+    wait_for(lambda: running.status(run_id) == "finished:completed", 180)
 
 
 def test_a_run_over_tls_gives_the_model_of_fedaws_train(running: Cluster, made: Trial) -> None:
     folder = RunFolder(made.place.run)
     finished(running, running.submit(), folder)
-    reference = fedaws.train(made.data(), config=made.config)
     theta, W, _ = folder.load_model()
-    torch.testing.assert_close(W, reference.W, atol=1e-4, rtol=1e-3)
-    for name, tensor in theta.items():
-        torch.testing.assert_close(tensor, reference.theta[name], atol=1e-4, rtol=1e-3)
+    # A node runs the serial runner's code; Muon makes more of what the other runners round otherwise.
+    for runner, tolerance in (("serial", 1e-6), ("auto", 1e-3)):
+        reference = fedaws.train(made.data(), config=made.config.override([f"train.runner={runner}"]))
+        torch.testing.assert_close(W, reference.W, atol=tolerance, rtol=0)
+        for name, tensor in theta.items():
+            torch.testing.assert_close(tensor, reference.theta[name], atol=tolerance, rtol=0)
     assert folder.metrics()[-1]["rejected"] == 0
 
 
 def test_an_unregistered_key_is_refused(running: Cluster, made: Trial, tmp_path: Path, config: Config) -> None:
     stranger = create(tmp_path / "stranger", config, 2, 2)
     running.start_node("node-0", key=stranger.node("node-1") / "key", process="stranger")
-    wait_for(lambda: not running.processes.alive("stranger"), 60)
+    wait_for(lambda: not running.processes.alive("stranger"), 180)
     assert "SuperNode ID" not in log_of(made, "stranger")
 
 
 def test_kills_of_a_node_and_of_the_superlink_cost_only_the_round_in_flight(running: Cluster, made: Trial) -> None:
     folder = RunFolder(made.place.root / "disturbed")
-    settings = f'folder="{folder.path}" deadline=45.0'
+    settings = f'folder="{folder.path}" deadline=120.0'
     running.submit(settings)
-    wait_for(lambda: rounds_done(folder) >= 1, 300)
+    wait_for(lambda: rounds_done(folder) >= 1, 600)
+    time.sleep(2)  # into the next round
     running.processes.kill("node-4")
-    wait_for(lambda: rounds_done(folder) >= 3, 400)
+    wait_for(lambda: rounds_done(folder) >= 3, 900)
+    assert any("node-4" in dropped for dropped in dropped_in(folder, 2, 3))
     running.processes.kill("superlink")
     kept = rounds_done(folder)
     running.start_superlink()
     # Flower takes a node for online until a minute after its last sign of life.
-    wait_for(lambda: returned(running, "node-4"), 180)
+    wait_for(lambda: joined(running, made, "node-4"), 400)
     run_id = running.submit(settings)
     finished(running, run_id, folder)
     assert kept >= 3
@@ -107,17 +110,24 @@ def test_kills_of_a_node_and_of_the_superlink_cost_only_the_round_in_flight(runn
     assert folder.metrics()[-1]["precision@1"] >= undisturbed - 0.01
 
 
-def returned(running: Cluster, name: str) -> bool:
+def dropped_in(folder: RunFolder, *rounds: int) -> list[dict[str, str]]:
+    lines = map(json.loads, (folder.path / PARTICIPANTS).read_text().splitlines())
+    return [line["dropped"] for line in lines if line["round"] in rounds]
+
+
+def joined(running: Cluster, made: Trial, name: str, node_config: str | None = None) -> bool:
     """Try to start a node again; it exits as long as its old self counts as online."""
-    running.start_node(name)
-    time.sleep(15)
+    before = len(log_of(made, name))
+    running.start_node(name, node_config=node_config)
+    wait_for(lambda: not running.processes.alive(name) or "SuperNode ID" in log_of(made, name)[before:], 180)
     return running.processes.alive(name)
 
 
 def test_a_registered_node_that_claims_another_class_gets_nothing_of_it(running: Cluster, made: Trial) -> None:
     folder = RunFolder(made.place.root / "claimed")
     running.processes.kill("node-1")
-    wait_for(lambda: claims(running, "node-1"), 180)
+    # It is registered with class 0.
+    wait_for(lambda: joined(running, made, "node-1", "class-id=2 partition-id=4"), 400)
     run_id = running.submit(f'folder="{folder.path}" settings="train.rounds=1"')
     finished(running, run_id, folder)
     last = folder.metrics()[-1]
@@ -125,22 +135,23 @@ def test_a_registered_node_that_claims_another_class_gets_nothing_of_it(running:
     assert "this node has class 2, the server takes it for class 0" in log_of(made, "node-1")
 
 
-def claims(running: Cluster, name: str) -> bool:
-    running.start_node(name, node_config="class-id=2 partition-id=4")  # it is registered with class 0
-    time.sleep(15)
-    return running.processes.alive(name)
-
-
-def test_ctrl_c_leaves_no_process(tmp_path: Path, config: Config) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP], ids=["ctrl-c", "a closed terminal"])
+def test_what_up_has_started_ends_with_it(tmp_path: Path, config: Config, ending: signal.Signals) -> None:
     place = create(tmp_path / "trial", config, 2, 2)
     command = [sys.executable, "-m", "fedaws", "flower", "up", str(place.root)]
+    # A shell's background job ignores Ctrl-C, and so would all that it starts.
+    old = signal.signal(ending, signal.SIG_DFL)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(ending, old)
         assert process.stderr is not None
+        watchdog = Timer(600, process.kill)
+        watchdog.start()
         while "SuperNodes started" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(5)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.send_signal(ending)
+        assert process.wait(120) == 130
+        watchdog.cancel()
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and str(place.root) in environment(pid)]
 
 

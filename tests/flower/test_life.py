@@ -3,6 +3,9 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -10,12 +13,14 @@ import torch
 from flwr.app import Message
 
 import fedaws
+from fedaws import Config
 from fedaws.core.newcomers import fresh_row
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.setup import _equip
-from fedaws.record.folder import RunFolder
+from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.report.page import write_report
-from flower_trial import Trial, node_of
+from fedaws.types import ServerState
+from flower_trial import Trial, make_trial, node_of
 from helpers import refusal
 
 Honest = Callable[[Message], Message]
@@ -74,7 +79,7 @@ def test_a_node_that_is_away_is_missed_by_nobody_and_comes_back(trial: Callable[
         return honest(message)
 
     made.node(0).deliver = deliver
-    made.settings["deadline"] = 0.05
+    made.settings["deadline"] = 0.3
     made.serve()
     assert rounds == list(range(1, 13))
     assert made.remembered()["rejected"]["late"] == 12
@@ -85,7 +90,7 @@ def test_who_answered_and_who_did_not_is_written_down_and_shown(trial: Callable[
     made.node(1).deliver = lambda message, honest: (
         None if message.content.config_records["config"]["server-round"] == 3 else honest(message)
     )
-    made.settings["deadline"] = 0.05
+    made.settings["deadline"] = 0.3
     made.serve()
     lines = (made.place.run / "participants.jsonl").read_text().splitlines()
     rows = {row["round"]: row for row in map(json.loads, lines)}
@@ -98,10 +103,10 @@ def test_who_answered_and_who_did_not_is_written_down_and_shown(trial: Callable[
 
 
 def test_too_few_answers_change_nothing_and_end_the_run_with_one_line(trial: Callable[..., Trial]) -> None:
-    made = trial(4, quorum=0.75)
+    made = trial(4, quorum=0.75, deadline=0.3)
     for client in (0, 1):
         made.node(client).deliver = lambda message, honest: None
-    assert "no quorum 3 times" in refusal(made.serve)
+    assert "round 1 had no quorum 3 times, last with 2 late" in refusal(made.serve)
     assert not RunFolder(made.place.run).checkpoints()
 
 
@@ -144,6 +149,99 @@ def test_a_node_of_a_new_class_joins_and_the_run_can_be_resumed(trial: Callable[
     assert len(W) == 5
     assert len(made.nodes[104].received) > 0
     assert made.remembered()["joined"] == [0, 1, 2, 3, 4]
+
+
+def test_a_crash_between_the_two_files_of_a_round_leaves_no_class_without_a_row(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flower.json already knows of the newcomer, the last checkpoint does not have its row yet."""
+    made = trial(4)
+    after_round(made, 5, lambda: add_member(made, 4))
+    save, saved = RunFolder.save_checkpoint, list[int]()
+
+    def killed(self: RunFolder, state: ServerState, facts: Facts) -> None:
+        saved.append(state.round_num)
+        if saved[-1] == 6:
+            raise Killed
+        save(self, state, facts)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
+    with pytest.raises(Killed):
+        made.serve()
+    assert made.remembered()["joined"] == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(RunFolder, "save_checkpoint", save)
+    made.serve()
+    assert len(RunFolder(made.place.run).load_model()[1]) == 5
+
+
+def test_a_removed_node_is_sent_nothing_more_and_waited_for_no_more(trial: Callable[..., Trial]) -> None:
+    made, rounds = trial(4), list[int]()
+
+    def remove() -> None:
+        found = read_federation(made.place.federation)
+        members = [*found.members[:3], replace(found.members[3], removed=True)]
+        write_federation(made.place.federation, members, found.example_shape, found.example_dtype, "test.npz")
+
+    after_round(made, 5, remove)
+    made.node(3).deliver = lambda m, honest: (rounds.append(m.content["config"]["server-round"]), honest(m))[1]  # type: ignore[func-returns-value]
+    made.serve()
+    assert rounds == [1, 2, 3, 4, 5]
+    assert len(RunFolder(made.place.run).load_model()[1]) == 4
+    made.settings["folder"] = str(made.place.root / "anew")
+    made.node(3).online = False
+    made.settings["quorum"] = 1.0
+    made.serve()
+    assert RunFolder(made.place.root / "anew").finished
+
+
+def test_a_node_gets_a_new_key_while_the_run_goes_on(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    stolen = made.nodes[100 + 3]
+
+    def renew() -> None:
+        found = read_federation(made.place.federation)
+        (made.place.node("node-3") / "key").unlink()
+        member = _equip(made.place.node("node-3"), found.members[3])
+        members = [*found.members[:3], member]
+        write_federation(made.place.federation, members, found.example_shape, found.example_dtype, "test.npz")
+        made.nodes[200] = node_of(made.place, member)
+
+    after_round(made, 5, renew)
+    made.serve()
+    asked = [len({b for b in node.received if b.startswith(b"Message")}) for node in (stolen, made.nodes[200])]
+    assert asked == [5, 7]
+
+
+def test_a_run_does_not_go_on_with_nodes_that_have_changed_places(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    kill_in_round(made, 8)
+    with pytest.raises(Killed):
+        made.serve()
+    found = read_federation(made.place.federation)
+    write_federation(made.place.federation, found.members[::-1], found.example_shape, found.example_dtype, "test.npz")
+    assert "moves, drops or reclassifies nodes" in refusal(made.serve)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"joined": [-1], "rejected": {}}', '{"joined": 3, "rejected": {}}', "\xff"]
+)
+def test_a_damaged_memory_is_refused_in_one_line(trial: Callable[..., Trial], content: str) -> None:
+    made = trial(4)
+    kill_in_round(made, 8)
+    with pytest.raises(Killed):
+        made.serve()
+    (made.place.run / "flower.json").write_bytes(content.encode("latin-1"))
+    assert "flower.json" in refusal(made.serve)
+
+
+def test_a_round_that_is_tried_again_asks_others(trial: Callable[..., Trial], tiny: Config) -> None:
+    made, asked = trial(4, config=tiny.override(["clients.per_round=2", "train.rounds=1"]), deadline=0.3), list[int]()
+    for client in range(4):
+        made.node(client).deliver = lambda message, honest, client=client: asked.append(client)  # type: ignore[misc]
+    made.settings["quorum"] = 1.0
+    assert "no quorum 3 times" in refusal(made.serve)
+    assert len(asked) == 6
+    assert len({frozenset(asked[i : i + 2]) for i in (0, 2, 4)}) > 1
 
 
 def test_a_second_node_of_a_class_joins_without_a_new_row(trial: Callable[..., Trial]) -> None:
@@ -191,17 +289,23 @@ def test_a_fresh_row_is_opposite_to_orthogonal_rows(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_thirty_percent_dropping_costs_less_than_a_point_on_digits(trial: Callable[..., Trial]) -> None:
-    # In the preset's twelve rounds it costs some points: a class that is missed twice has had too few rounds.
-    config = fedaws.config.load("digits-flower").override(["train.rounds=30", "train.evaluate_every=30"])
-    made = trial(10, config=config, quorum=0.2)
-    rng = random.Random(0)
-    for node in made.nodes.values():
-        node.deliver = lambda message, honest: None if rng.random() < 0.3 else honest(message)
-    made.settings["deadline"] = 0.001
-    made.serve()
-    reference = fedaws.train(made.data(), config=config)
-    last = RunFolder(made.place.run).metrics()[-1]
-    assert made.remembered()["rejected"]["late"] == pytest.approx(0.3 * 10 * config.train.rounds, abs=25)
-    assert reference.metrics[-1]["precision@1"] >= 0.95
-    assert last["precision@1"] >= reference.metrics[-1]["precision@1"] - 0.01
+def test_thirty_percent_dropping_costs_less_than_a_point_on_digits(tmp_path: Path) -> None:
+    """On the mean of three seeds, as one of the 450 test digits is 0.2 points.
+
+    In the preset's twelve rounds it costs some points: a class that is missed twice has had too few rounds.
+    """
+    dropping, full = list[float](), list[float]()
+    for seed in range(3):
+        preset = fedaws.config.load("digits-flower")
+        config = preset.override(["train.rounds=30", "train.evaluate_every=30", f"seed={seed}"])
+        made = make_trial(tmp_path / f"federation-{seed}", config, 10, quorum=0.2, deadline=1.0)
+        rng = random.Random(seed)
+        for node in made.nodes.values():
+            node.deliver = lambda message, honest, rng=rng: None if rng.random() < 0.3 else honest(message)  # type: ignore[misc]
+        made.serve()
+        assert made.remembered()["rejected"]["late"] == pytest.approx(0.3 * 10 * 30, abs=25)
+        dropping.append(RunFolder(made.place.run).metrics()[-1]["precision@1"])
+        full.append(fedaws.train(made.data(), config=config).metrics[-1]["precision@1"])
+    print(f"dropping {dropping}, full participation {full}")
+    assert mean(full) >= 0.95
+    assert mean(dropping) >= mean(full) - 0.01

@@ -8,8 +8,10 @@ from flwr.app import Message
 from fedaws import Config
 from fedaws.core.algorithm import broadcast
 from fedaws.flower import strategy as strategy_module
+from fedaws.flower import wire
 from fedaws.flower.inprocess import Node
-from fedaws.flower.strategy import FedAwS
+from fedaws.flower.strategy import FedAwS, first_rows
+from fedaws.run import initial_rows
 from fedaws.types import Broadcast, ServerState
 from flower_trial import Trial, as_told
 
@@ -42,6 +44,31 @@ def test_no_byte_of_another_row_is_ever_sent_to_a_node(trial: Callable[..., Tria
             assert traces(received, W[member.class_id]) >= 3  # the search finds what is there
             for other in set(range(4)) - {member.class_id}:
                 assert traces(received, W[other]) == 0
+
+
+def test_what_a_node_is_told_does_not_give_it_the_first_rows(trial: Callable[..., Trial], monkeypatch: object) -> None:
+    made, seen = trial(4, secret_rows=True), rows_of_the_run(monkeypatch)
+    messages: list[Message] = []
+    made.node(0).deliver = lambda message, honest: (messages.append(message), honest(message))[1]  # type: ignore[func-returns-value]
+    made.serve()
+    guessed = initial_rows(wire.read_order(messages[0].content).config, 4)
+    assert not torch.isclose(guessed, seen[0], atol=1e-3).all(1).any()
+
+
+def test_without_secret_rows_the_first_rows_are_those_of_the_seed(
+    trial: Callable[..., Trial], monkeypatch: object
+) -> None:
+    made, seen = trial(4), rows_of_the_run(monkeypatch)
+    made.serve()
+    assert torch.equal(seen[0], initial_rows(made.config, 4))
+
+
+def test_secret_rows_differ_from_run_to_run_and_are_spread_over_the_sphere() -> None:
+    W = first_rows(Config().override(["model.embedding_dim=8"]), 20_000, secret=True)
+    assert float((W.norm(dim=1) - 1).abs().max()) < 1e-6
+    assert float(W.mean(0).abs().max()) < 5 * (8 * 20_000) ** -0.5  # five standard errors, 1/√(d·n) each
+    assert float((W.T @ W / 20_000 - torch.eye(8) / 8).abs().max()) < 5 * 20_000**-0.5 / 8 * 2**0.5
+    assert not torch.equal(W, first_rows(Config().override(["model.embedding_dim=8"]), 20_000, secret=True))
 
 
 def test_a_node_that_claims_another_class_gets_nothing_of_it(trial: Callable[..., Trial], monkeypatch: object) -> None:

@@ -43,6 +43,42 @@ def test_init_refuses_more_classes_than_clients(refused: Callable[..., str], tin
     assert "3 clients and 4 classes" in line
 
 
+@pytest.mark.parametrize("host", ["", "bücher.example", "a b", "-x", "https://server.example"])
+def test_init_refuses_what_is_no_host(refused: Callable[..., str], tiny_toml: Path, host: str) -> None:
+    line = refused("flower", "init", "trial", "--clients", 4, "--config", tiny_toml, "--host", host)
+    assert "neither an address nor a name" in line
+    assert not Path("trial").exists()
+
+
+@pytest.mark.parametrize(("options", "secret"), [([], True), (["--same-rows"], False)])
+def test_the_first_rows_are_secret_unless_asked_otherwise(
+    cli: Callable[..., Any], tiny_toml: Path, options: list[str], secret: bool
+) -> None:
+    cli("flower", "init", "trial", "--clients", 4, "--config", tiny_toml, *options)
+    written = tomllib.loads((Path("trial") / "app" / "pyproject.toml").read_text())
+    assert written["tool"]["flwr"]["app"]["config"]["secret-rows"] is secret
+
+
+def test_trusting_claims_beside_a_federation_is_refused(place: Any) -> None:
+    context = type("Context", (), {"run_config": {"trust-claims": True, "federation": str(place.federation)}})
+    assert "set only one of them" in refusal(lambda: app(None, context))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "y", [np.array([-1, 0]), np.array([0.0, 1.0]), np.array([[0, 1]]), np.array(["a", "b"]), np.array([0])]
+)
+def test_a_test_set_without_class_numbers_is_refused(place: Any, y: Any) -> None:
+    np.savez(place.server / "test.npz", x=np.zeros((2, 6), np.float32), y=y)
+    context = type("Context", (), {"run_config": {"federation": str(place.federation)}})
+    assert "test.npz has" in refusal(lambda: app(None, context))  # type: ignore[arg-type]
+
+
+def test_an_unknown_type_of_examples_is_refused(place: Any) -> None:
+    text = place.federation.read_text().replace('"float32"', '"load"')
+    place.federation.write_text(text)
+    assert "example_dtype" in refusal(lambda: read_federation(place.federation))
+
+
 def test_up_refuses_a_folder_without_a_federation(refused: Callable[..., str]) -> None:
     assert "cannot read" in refused("flower", "up", "nowhere")
 
@@ -65,6 +101,16 @@ def test_only_the_owner_can_read_a_key(place: Any) -> None:
 def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
     assert {p.name for p in place.node("node-2").iterdir()} == {"key", "key.pub", "ca.crt", "data.npz"}
     assert not {p.name for p in place.server.iterdir()} & {"ca.key", "key"}
+
+
+def test_the_operators_settings_name_the_server_that_was_given(place: Any) -> None:
+    found = tomllib.loads((place.home / "config.toml").read_text())["superlink"]
+    assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": str(place.authority)}
+
+
+def test_the_server_is_certified_for_a_year_and_the_authority_for_ten(place: Any) -> None:
+    found = [x509.load_pem_x509_certificate((place.server / name).read_bytes()) for name in ("server.pem", "ca.crt")]
+    assert [(c.not_valid_after_utc - c.not_valid_before_utc).days for c in found] == [365, 3650]
 
 
 def test_the_authority_vouches_for_the_server_under_all_its_names(place: Any) -> None:

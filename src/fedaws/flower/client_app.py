@@ -7,7 +7,9 @@ import time
 
 _IMPORTING = [time.perf_counter()]  # since when; empty once told, as only the first message of a process waits for it
 
-from functools import lru_cache  # noqa: E402 - the imports are what is timed
+import os  # noqa: E402 - the imports are what is timed
+from contextlib import suppress  # noqa: E402
+from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -54,9 +56,20 @@ def trained(message: Message, x: Tensor, encoder: nn.Module) -> Message:
     with evaluating(encoder):
         run_clients = serial(cfg, _one_client(x, asked.client, asked.class_id), encoder)
         (update,) = run_clients(Broadcast(client, theta, asked.row[None], asked.round_num))
-    done, startup = time.perf_counter(), started - _IMPORTING.pop() if _IMPORTING else 0.0
-    content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), startup, done - started)
+    compute = time.perf_counter() - started
+    content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), _startup(compute), compute)
     return Message(content, reply_to=message)
+
+
+def _startup(since: float) -> float:
+    """Seconds that this process took to its first message, which came so long ago; 0 for the later ones."""
+    if not _IMPORTING:
+        return 0.0
+    imports, age = time.perf_counter() - _IMPORTING.pop(), 0.0
+    with suppress(OSError, AttributeError, ValueError):  # only Linux tells when a process began
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return max(0.0, max(imports, age) - since)
 
 
 def _one_client(x: Tensor, client: int, class_id: int) -> FederatedData:

@@ -5,10 +5,10 @@ A node is known by the name and the key under which it was registered with the S
 
 import logging
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -35,6 +35,7 @@ class Member:
     class_id: int  # its row of W
     name: str
     public_key: str | None = None  # as in its .pub file; None: the name is enough, as the SuperLink holds its key
+    removed: bool = False  # it keeps its number and its class's row, and is sent nothing any more
 
 
 class _Node(BaseModel):
@@ -42,6 +43,7 @@ class _Node(BaseModel):
 
     class_id: Annotated[int, Field(ge=0, strict=True, alias="class")]
     public_key: str
+    removed: bool = False
 
 
 class _File(BaseModel):
@@ -50,7 +52,7 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     example_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...]
-    example_dtype: str = "float32"
+    example_dtype: Literal["float32", "uint8"] = "float32"
     test: str | None = None  # an .npz with x and y, beside this file; without it nothing but the loss is measured
     nodes: dict[str, _Node]
 
@@ -68,7 +70,7 @@ class Federation:
     _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.members:
+        if not self.active:
             raise FedawsError(f"{self.path or 'class_of'} has no nodes; give each registered node's class")
         object.__setattr__(self, "_by_name", {m.name: m for m in self.members})
         object.__setattr__(self, "_keys", {m.name: _spoken(m.public_key) for m in self.members if m.public_key})
@@ -78,19 +80,29 @@ class Federation:
             raise FedawsError(f"{self.path or 'class_of'} has no node of class {missing[0]}; number classes from 0 on")
 
     @property
+    def active(self) -> tuple[Member, ...]:
+        """Those that are asked to train."""
+        return tuple(m for m in self.members if not m.removed)
+
+    @property
     def num_classes(self) -> int:
         """Rows of W."""
         return 1 + max(m.class_id for m in self.members)
 
     def member(self, node: NodeInfo) -> Member | None:
-        """Who this node is registered as; None for a stranger, and for a known name with another key."""
+        """Who this node is registered as; None for a stranger, one removed, and a known name with another key."""
         member = self._by_name.get(node.name)
-        if member is None or (member.public_key and self._keys[member.name] != bytes(node.public_key)):
+        if member is None or member.removed:
+            return None
+        if member.public_key and self._keys[member.name] != bytes(node.public_key):
             return None
         return member
 
     def refreshed(self) -> "Federation":
-        """What the file says now, if it only gained nodes; a change of a known one is refused for the run's sake."""
+        """What the file says now: new nodes at its end, new keys, removals; known nodes stay what they are.
+
+        Numbers and classes are what the rows of W and the clients' batches go by, so a change of them is not followed.
+        """
         if self.path is None:
             return self
         try:
@@ -98,10 +110,18 @@ class Federation:
         except FedawsError as error:  # half-written, or mistyped by somebody at work on it
             _LOG.warning("%s; going on with the nodes known so far", error)
             return self
-        if found.members[: len(self.members)] != self.members:
-            _LOG.warning("%s changes or drops known nodes; going on with those known so far", self.path)
+        if not found.continues([(m.name, m.class_id) for m in self.members]):
+            _LOG.warning("%s moves, drops or reclassifies known nodes; going on with those known so far", self.path)
             return self
         return found
+
+    def continues(self, known: Sequence[tuple[str, int]]) -> bool:
+        """Whether the first members are these names with these classes.
+
+        >>> from_classes({"ada": 0, "grace": 1}).continues([("ada", 0)])
+        True
+        """
+        return [(m.name, m.class_id) for m in self.members[: len(known)]] == list(known)
 
 
 def from_classes(class_of: Mapping[str, int]) -> Federation:
@@ -124,7 +144,8 @@ def read_federation(path: Path) -> Federation:
     except ValidationError as error:
         first = error.errors()[0]
         raise FedawsError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    members = (Member(i, node.class_id, name, node.public_key) for i, (name, node) in enumerate(file.nodes.items()))
+    nodes = enumerate(file.nodes.items())
+    members = (Member(i, node.class_id, name, node.public_key, node.removed) for i, (name, node) in nodes)
     test = None if file.test is None else path.parent / file.test
     return Federation(tuple(members), path, file.example_shape, file.example_dtype, test)
 
@@ -136,8 +157,12 @@ def write_federation(
     tree: dict[str, Any] = {"example_shape": list(example_shape), "example_dtype": example_dtype}
     if test is not None:
         tree["test"] = test
-    tree["nodes"] = {m.name: {"class": m.class_id, "public_key": m.public_key} for m in members}
-    note = "# Which node is which class, by the name and key it is registered with. New nodes are added at the end.\n"
+    removed = {True: {"removed": True}, False: {}}
+    tree["nodes"] = {m.name: {"class": m.class_id, "public_key": m.public_key, **removed[m.removed]} for m in members}
+    note = (
+        "# Which node is which class, by the name and key it is registered with. New nodes are added at the end;\n"
+        "# one that leaves stays here, with removed = true.\n"
+    )
     write_text(path, note + tomli_w.dumps(tree))
 
 

@@ -4,8 +4,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 
+import httpx
 from flwr.app import Message, Metadata
 from flwr.serverapp import Grid
 
@@ -15,6 +19,10 @@ from fedaws.flower.wire import Expected, Limits, Rejected, Reply
 from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")
+_LOOKS = 50  # for replies, a second, over all messages: what a SuperLink bears beside its nodes
+
+Found = list[Message] | BaseException | None
+"""Replies to a message; why there are none; or None for replies that are not to it."""
 
 
 @dataclass(frozen=True)
@@ -44,34 +52,48 @@ class Mailbox:
     def ttl(self) -> float:
         """Seconds that Flower keeps a message and its reply.
 
-        Longer than the deadline: fetching one reply whose upload stalled can take until then, and the others, which lie
-        ready, must not have expired meanwhile (seen on a loaded machine).
+        Longer than the deadline: a reply that lies ready must not expire while it is fetched (seen under load).
         """
         return 2 * self.deadline + 60
 
     def collect(self, grid: Grid, messages: list[Message]) -> list[Message]:
         """Send, and gather the replies that come before the deadline.
 
-        One by one: a reply that Flower cannot even unpack must not take the others with it.
+        Each message has a thread that looks for its reply: one whose upload stalls keeps Flower waiting for minutes,
+        and one that Flower cannot even unpack must not take the others with it.
         """
-        waiting, replies = [i for i in grid.push_messages(messages) if i], list[Message]()
-        end = time.monotonic() + self.deadline
-        while waiting and time.monotonic() < end:
-            for message_id in list(waiting):
-                try:
-                    found = list(grid.pull_messages([message_id]))
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
+        waiting, replies = self._sent(grid, messages), list[Message]()
+        found, over, end = SimpleQueue[tuple[str, Found]](), Event(), time.monotonic() + self.deadline
+        pause = max(self.poll, len(waiting) / _LOOKS)
+        for message_id in waiting:
+            # A daemon: what has stalled ends with the process, and nobody waits for it.
+            Thread(target=_look, args=(grid, message_id, found, over, pause), daemon=True).start()
+        with suppress(Empty):
+            while waiting:
+                message_id, reply = found.get(timeout=max(0.0, end - time.monotonic()))
+                if isinstance(reply, httpx.TransportError) or not isinstance(reply, Exception | list | None):
+                    over.set()
+                    raise reply
+                if isinstance(reply, Exception):
+                    self._drop(message_id, "bytes", f"Flower cannot unpack it: {type(reply).__name__}: {reply!s:.80}")
                     waiting.remove(message_id)
-                    self._drop(message_id, "bytes", f"Flower cannot unpack it: {error!s:.80}")
-                    continue
-                if found:
+                elif reply is None:
+                    self._drop("", "unasked", "it came for another message than the one it answers")
+                else:
+                    replies += reply
                     waiting.remove(message_id)
-                    replies += found
-            if waiting:
-                time.sleep(self.poll)
+        over.set()
         for message_id in waiting:
             self._drop(message_id, "late", f"no reply in {self.deadline:g} s")
         return replies
+
+    def _sent(self, grid: Grid, messages: list[Message]) -> list[str]:
+        """The ids of the messages that the SuperLink took."""
+        taken = list(grid.push_messages(messages))
+        for message in messages:
+            if message.metadata.message_id not in taken:
+                self._drop(message.metadata.message_id, "failed", "the SuperLink did not take the message for it")
+        return [message_id for message_id in taken if message_id]
 
     def good(self, replies: Iterable[Message], state: ServerState, unit_rows: bool) -> dict[int, Reply]:
         """The good replies by client number."""
@@ -88,6 +110,8 @@ class Mailbox:
                 self.answers[found.member.name] = None
             except Rejected as error:
                 self._drop(message_id, error.reason, str(error))
+            except Exception as error:  # whatever else a stranger's records do to their readers
+                self._drop(message_id, "bytes", f"unreadable: {type(error).__name__}: {error!s:.80}")
         return good
 
     def _read(self, message: Message, asked: Asked, state: ServerState, unit_rows: bool) -> Reply:
@@ -112,3 +136,21 @@ class Mailbox:
         for name in names:
             self.answers.setdefault(name, reason)  # a replay does not undo the answer
         _LOG.warning("dropped a reply of %s: %s", names[0] if names else "somebody", " ".join(detail.split()))
+
+
+def _look(grid: Grid, message_id: str, found: SimpleQueue[tuple[str, Found]], over: Event, pause: float) -> None:
+    """Look for the reply to one message until it is there or the round is over."""
+    while not over.is_set():
+        try:
+            replies = list(grid.pull_messages([message_id]))
+        except BaseException as error:  # Flower's word for a run that was stopped is no Exception
+            found.put((message_id, error))
+            return
+        # What a reply says inside it is its sender's word: it must answer the message for which the SuperLink gave it.
+        own = [reply for reply in replies if reply.metadata.reply_to_message_id == message_id]
+        for _ in range(len(replies) - len(own)):
+            found.put((message_id, None))
+        if own:
+            found.put((message_id, own))
+            return
+        over.wait(pause)

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 from torch import Tensor, nn
 
 from fedaws.checks import check_loss, check_setup, check_weights, warn_of_collapse
@@ -23,7 +24,7 @@ from fedaws.evaluate.details import examine
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import Settings, run_settings
-from fedaws.flower.strategy import FedAwS
+from fedaws.flower.strategy import FedAwS, first_rows
 from fedaws.models import batch_norms, build_encoder, evaluating
 from fedaws.record.files import append_line, write_text
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
@@ -33,6 +34,16 @@ from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")
 _MOST_NAMES = 200  # of nodes in a line of the record
+_KEPT_FILE = "flower.json"
+
+
+class _Kept(BaseModel):
+    """What no checkpoint of `fedaws train` has a place for."""
+
+    joined: list[NonNegativeInt]  # the classes that have been online
+    rejected: dict[str, NonNegativeInt]  # replies by reason
+    members: tuple[tuple[str, int], ...] = ()  # names and classes, in the order of their client numbers
+
 
 app = ServerApp()
 """What `[tool.flwr.app.components]` names as `serverapp = "fedaws.flower.server_app:app"`."""
@@ -43,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train over the nodes of the grid until the last round, from the last checkpoint if there is one."""
     settings = run_settings(context.run_config)
     cfg = settings.loaded()
-    federation, test = _claimed(cfg) if settings.trust_claims else _registered(settings)
+    federation, test = _claimed(settings, cfg) if settings.trust_claims else _registered(settings)
     encoder = build_encoder(cfg.model, federation.example_shape, cfg.seed)
     if batch_norms(encoder):
         raise FedawsError(f"model.norm={cfg.model.norm} needs statistics of the clients' data; set model.norm=group")
@@ -53,13 +64,14 @@ def main(grid: Grid, context: Context) -> None:
         quorum=settings.quorum,
         wait=settings.wait,
         limits=settings.limits,
+        secret_rows=settings.secret_rows,
         trust_claims=settings.trust_claims,
     )
     folder = None if settings.run_folder is None else RunFolder(settings.run_folder)
     facts = Facts(example_shape=federation.example_shape, example_dtype=federation.example_dtype, own_data=True)
     journal = Journal(cfg, facts, folder)
     with journal.held(), evaluating(encoder):
-        start = _start(cfg, federation, encoder, folder)
+        start = _start(cfg, federation, encoder, folder, settings.secret_rows)
         strategy.state, history = journal.open(start, resume=True)
         _restore(strategy, folder)
         record = _Record(cfg, strategy, encoder, journal, history, folder, test)
@@ -116,20 +128,22 @@ class _Record:
 
     def _measured(self, state: ServerState) -> dict[str, float]:
         """All measures on the server's own test set, if it has one; W is not sent out to be tested."""
-        if self.test is None:
-            return {}
-        x, y = self.test
-        known = y < len(state.W)
-        return evaluate(self.encoder, state.averaged, state.W, x[known], y[known], self.cfg)
+        found = self._known_test(state)
+        return evaluate(self.encoder, state.averaged, state.W, *found, self.cfg) if found else {}
 
     def details(self) -> dict[str, Any]:
         """Per class and by confusion, on the same test set."""
         state = self.strategy.state
-        if self.test is None or state is None:
-            return {}
+        found = None if state is None else self._known_test(state)
+        return examine(self.encoder, state.averaged, state.W, *found, self.cfg) if state and found else {}
+
+    def _known_test(self, state: ServerState) -> tuple[Tensor, Tensor] | None:
+        """The test examples of the classes that have a row by now."""
+        if self.test is None:
+            return None
         x, y = self.test
         known = y < len(state.W)
-        return examine(self.encoder, state.averaged, state.W, x[known], y[known], self.cfg) if known.any() else {}
+        return (x[known], y[known]) if known.any() else None
 
     def _counts(self, seconds: float) -> dict[str, float]:
         """Who answered, and where the round's time went; what these leave is processes, polling and transport."""
@@ -156,16 +170,20 @@ def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] |
 def _read_test(path: Path, federation: Federation) -> tuple[Tensor, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            x, y = as_features(archive["x"], "x"), torch.from_numpy(archive["y"].astype(np.int64))
+            x, labels = as_features(archive["x"], "x"), np.asarray(archive["y"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FedawsError(f"cannot read the test set {path}: {error}; wanted an .npz file with x and y") from None
-    if tuple(x.shape[1:]) != federation.example_shape or len(x) != len(y):
-        raise FedawsError(f"{path} has x {tuple(x.shape)} and y {tuple(y.shape)}; wanted [n, *example_shape] and [n]")
-    return x, y
+    if tuple(x.shape[1:]) != federation.example_shape or labels.shape != (len(x),):
+        raise FedawsError(f"{path} has x {tuple(x.shape)} and y {labels.shape}; wanted [n, *example_shape] and [n]")
+    if labels.dtype.kind not in "iu" or labels.min() < 0:
+        raise FedawsError(f"{path} has y of type {labels.dtype}, wanted class numbers from 0 on")
+    return x, torch.from_numpy(labels.astype(np.int64))
 
 
-def _claimed(cfg: Config) -> tuple[Federation, tuple[Tensor, Tensor]]:
+def _claimed(settings: Settings, cfg: Config) -> tuple[Federation, tuple[Tensor, Tensor]]:
     """A simulation: the configured data, client by client."""
+    if settings.federation:
+        raise FedawsError("trust-claims=true believes nodes who they are, federation knows it; set only one of them")
     data = load_data(cfg)
     if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
         raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
@@ -175,8 +193,10 @@ def _claimed(cfg: Config) -> tuple[Federation, tuple[Tensor, Tensor]]:
     return federation, (data.x_test, data.y_test)
 
 
-def _start(cfg: Config, federation: Federation, encoder: nn.Module, folder: RunFolder | None) -> ServerState:
-    """θ⁰ and W⁰ as `fedaws train` has them; as many rows as the run has got to, if it goes on."""
+def _start(
+    cfg: Config, federation: Federation, encoder: nn.Module, folder: RunFolder | None, secret_rows: bool
+) -> ServerState:
+    """θ⁰ as `fedaws train` has it, and W⁰; as many rows as the run has got to, if it goes on."""
     classes = federation.num_classes
     if folder is not None and folder.checkpoints() and not folder.finished:
         classes = len(folder.load_model()[1])
@@ -186,13 +206,14 @@ def _start(cfg: Config, federation: Federation, encoder: nn.Module, folder: RunF
     starts = torch.zeros(len(class_of) + 1, dtype=torch.int64)
     data = FederatedData(x, y, starts, class_of, classes, x, y)
     check_setup(cfg, data, encoder, _LOG.warning)
-    return initial_state(cfg, data, encoder)
+    return replace(initial_state(cfg, data, encoder), W=first_rows(cfg, classes, secret_rows))
 
 
 def _remember(strategy: FedAwS, folder: RunFolder) -> None:
-    """What no checkpoint of `fedaws train` has a place for."""
-    facts = {"joined": sorted(strategy.joined or ()), "rejected": dict(strategy.rejected)}
-    write_text(folder.path / "flower.json", json.dumps(facts) + "\n")
+    """Write down who has joined, and what was dropped."""
+    members = tuple((m.name, m.class_id) for m in strategy.federation.members)
+    kept = _Kept(joined=sorted(strategy.joined or ()), rejected=dict(strategy.rejected), members=members)
+    write_text(folder.path / _KEPT_FILE, kept.model_dump_json() + "\n")
 
 
 def _note_attendance(strategy: FedAwS, folder: RunFolder, round_num: int) -> None:
@@ -206,10 +227,19 @@ def _note_attendance(strategy: FedAwS, folder: RunFolder, round_num: int) -> Non
 
 
 def _restore(strategy: FedAwS, folder: RunFolder | None) -> None:
-    path = None if folder is None else folder.path / "flower.json"
+    path = None if folder is None else folder.path / _KEPT_FILE
     if path is None or not path.exists() or strategy.state is None or strategy.state.round_num == 0:
         return
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    strategy.joined = set(facts["joined"])
-    strategy.rejected.update(facts["rejected"])
+    try:
+        kept = _Kept.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
+        raise FedawsError(f"cannot go on with {path}: {why}; delete it to take all nodes for known") from None
+    if not strategy.federation.continues(kept.members):
+        raise FedawsError(
+            f"{strategy.federation.path} moves, drops or reclassifies nodes that the run in {path.parent} began with; "
+            "add nodes at the end, and let those that leave stay with removed = true"
+        )
+    strategy.joined = set(kept.joined)
+    strategy.rejected.update(kept.rejected)
     _LOG.info("going on after round %d", strategy.state.round_num)

@@ -30,6 +30,7 @@ class Settings(BaseModel):
     clip_norm: Positive = 10.0  # of one client's θ_i − θ
     max_norm: Positive = 1000.0  # beyond which a reply is refused
     max_examples: Count = 1_000_000
+    secret_rows: bool = True  # W⁰ from nobody knows what; false: from the seed, as `fedaws train` has it
     trust_claims: bool = False  # INSECURE: believe nodes which client they are; for simulations
 
     def loaded(self) -> Config:

@@ -1,7 +1,7 @@
 """Everything a federation needs, as files: certificates, keys, who is who, examples, the Flower app.
 
-DIR/ca/               the certificate authority; its key signs, and belongs on no other machine
-DIR/server/           certificate and key of the SuperLink, federation.toml, config.toml, test.npz
+DIR/ca/               the certificate authority's key, which signs, and belongs on no other machine
+DIR/server/           certificates and key of the SuperLink, federation.toml, config.toml, test.npz
 DIR/nodes/node-0/ …   one folder a machine: its key, the authority's certificate, its examples
 DIR/app/              what `flwr run` takes: a pyproject.toml
 DIR/flwr/             Flower's own settings: where the SuperLink is
@@ -11,7 +11,9 @@ import datetime
 import io
 import ipaddress
 import os
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,8 +34,10 @@ from fedaws.flower.federation import Member, write_federation
 from fedaws.flower.settings import run_settings
 from fedaws.record.files import write_bytes, write_text, writing
 
-_DAYS = 365
+_DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
+CONNECTION, PORT = "federation", 8000  # Flower's name for the way to the SuperLink, and its own port
 _PEM = serialization.Encoding.PEM
+_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Place:
     @property
     def authority(self) -> Path:
         """The certificate that all machines trust."""
-        return self.root / "ca" / "ca.crt"
+        return self.server / "ca.crt"
 
     @property
     def server(self) -> Path:
@@ -66,6 +70,12 @@ class Place:
     def home(self) -> Path:
         """Flower's settings of the operator."""
         return self.root / "flwr"
+
+    def connect(self, home: Path, address: str) -> None:
+        """Tell Flower's command line where the SuperLink is."""
+        connection = {"address": address, "root-certificates": str(self.authority)}
+        tree = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        write_text(home / "config.toml", tomli_w.dumps(tree))
 
     @property
     def run(self) -> Path:
@@ -100,8 +110,10 @@ def create(
         raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
     by_class = [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
     members, examples = _dealt_out(by_class, clients, classes)
+    hosts = list(hosts)
+    names = [_host(h) for h in ("127.0.0.1", "localhost", *hosts)]
     ca_key, ca = _authority(place)
-    _certify_server(place, ca_key, ca, ["127.0.0.1", "localhost", *hosts])
+    _certify_server(place, ca_key, ca, names)
     registered = []
     for member, x in zip(members, examples, strict=True):
         folder = place.node(member.name)
@@ -114,6 +126,7 @@ def create(
     write_federation(place.federation, registered, tuple(examples[0].shape[1:]), dtype, "test.npz")
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
+    place.connect(place.home, f"{hosts[0] if hosts else '127.0.0.1'}:{PORT}")
     return place
 
 
@@ -162,7 +175,7 @@ def _authority(place: Place) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws federation")])
     certificate = (
-        _certificate(name, name, key.public_key())
+        _certificate(name, name, key.public_key(), _YEARS * _DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -174,13 +187,13 @@ def _authority(place: Place) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
 
 
 def _certify_server(
-    place: Place, ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, hosts: Iterable[str]
+    place: Place, ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, names: Iterable[x509.GeneralName]
 ) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws server")])
     certificate = (
-        _certificate(name, ca.subject, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        _certificate(name, ca.subject, key.public_key(), _DAYS)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -191,7 +204,9 @@ def _certify_server(
     write_bytes(place.server / "server.pem", certificate.public_bytes(_PEM))
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -200,7 +215,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        .not_valid_after(now + datetime.timedelta(days=days))
     )
 
 
@@ -219,10 +234,13 @@ def _usage(signs: bool) -> x509.KeyUsage:
 
 
 def _host(text: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        return x509.DNSName(text)
+    if not _DOMAIN.fullmatch(text):
+        raise FedawsError(
+            f"--host {text!r} is neither an address nor a name; wanted such as 192.0.2.7 or server.example"
+        )
+    return x509.DNSName(text)
 
 
 def _equip(folder: Path, member: Member) -> Member:
@@ -251,6 +269,7 @@ def _write_app(place: Place, settings: dict[str, str | float | bool]) -> None:
         "clip-norm": 10.0,
         "max-norm": 1000.0,
         "max-examples": 1_000_000,
+        "secret-rows": True,
         "trust-claims": False,
         **settings,
     }

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -9,9 +10,11 @@ from dataclasses import replace
 from statistics import median
 
 import torch
+import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
@@ -53,6 +56,9 @@ class FedAwS(Strategy):
         Seconds the first round waits for all members, and every round for a quorum of them.
     limits
         What a reply may be at most: norms and number of examples.
+    secret_rows
+        W⁰ from the operating system's randomness. Without it, W⁰ comes from the seed as in `fedaws train`, and a node
+        that knows or guesses the seed has every class's first embedding.
     trust_claims
         Insecure, for simulations: ask the nodes which client they are and believe them.
 
@@ -68,6 +74,7 @@ class FedAwS(Strategy):
         quorum: float = 0.5,
         wait: float = 600.0,
         limits: Limits | None = None,
+        secret_rows: bool = True,
         trust_claims: bool = False,
         poll: float = 0.5,
         attempts: int = 3,
@@ -75,7 +82,7 @@ class FedAwS(Strategy):
         config = config or Config()
         self.config = config if spread is None else config.model_copy(update={"spread": spread})
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
-        self.quorum, self.wait, self.trust_claims = quorum, wait, trust_claims
+        self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
         self.poll, self.attempts = poll, attempts
         self.mail = Mailbox(limits or Limits(), poll)
         self.state: ServerState | None = None
@@ -83,7 +90,7 @@ class FedAwS(Strategy):
         self.last: dict[str, float] = {}  # figures of the last round
         self._claims: dict[int, int] = {}  # node id → client number, as told
         self._strangers: set[int] = set()
-        self._rng = torch.Generator()
+        self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
@@ -98,7 +105,7 @@ class FedAwS(Strategy):
         """Log the strategy's settings."""
         cfg, spread = self.config, self.config.spread
         _LOG.info("\t├──> Method: %s, spread %s λ=%g", cfg.method, spread.regularizer, spread.weight)
-        _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.members), self.federation.num_classes)
+        _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.active), self.federation.num_classes)
         _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.mail.deadline)
         _LOG.info("\t└──> Replies: θ moves by at most %g each", self.mail.limits.clip_norm)
         if self.trust_claims:
@@ -125,7 +132,7 @@ class FedAwS(Strategy):
 
         Unlike Flower's own loop it resumes, it goes on with those who answered in time, and one bad reply harms nobody.
         """
-        self.mail.deadline, arrays, result, failures = timeout, initial_arrays, Result(), 0
+        self.mail.deadline, arrays, result, self._failures = timeout, initial_arrays, Result(), 0
         state = self._begin(initial_arrays)
         self.summary()
         while state.round_num < num_rounds:
@@ -133,11 +140,16 @@ class FedAwS(Strategy):
             messages = self.configure_train(number, arrays, train_config or ConfigRecord(), grid)
             found, metrics = self.aggregate_train(number, self.mail.collect(grid, messages))
             if found is None or metrics is None:
-                failures += 1
-                if failures == self.attempts:
-                    raise FedawsError(f"round {number} had no quorum {failures} times; look after the nodes and resume")
+                self._failures += 1
+                if self._failures >= self.attempts:
+                    why = Counter(reason for reason in self.mail.answers.values() if reason)
+                    told = ", ".join(f"{count} {reason}" for reason, count in sorted(why.items())) or "no answers"
+                    raise FedawsError(
+                        f"round {number} had no quorum {self._failures} times, last with {told}; "
+                        "look after the nodes and resume"
+                    )
                 continue
-            failures, arrays, state = 0, found, self._begin(found)
+            self._failures, arrays, state = 0, found, self._begin(found)
             result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
             measured = evaluate_fn(number, arrays) if evaluate_fn else None
             if measured is not None:
@@ -152,7 +164,9 @@ class FedAwS(Strategy):
         online = self._online(grid, everybody=self.joined is None)
         state = self._welcome(state, {m.class_id for m in online.values()})
         node_of = {member.client: node_id for node_id, member in online.items()}
-        self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num))
+        # Tried again, a round has another cohort: that of the first try may be of nodes that are gone.
+        again = [self._failures] if self._failures else []
+        self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num, *again))
         cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
         messages = []
@@ -205,18 +219,18 @@ class FedAwS(Strategy):
             return self.state
         theta = _trusted(arrays)
         if self.state is None:
-            self.state = ServerState(0, theta, initial_rows(self.config, self.federation.num_classes))
+            self.state = ServerState(0, theta, first_rows(self.config, self.federation.num_classes, self.secret_rows))
         else:
             self.state = replace(self.state, theta=theta)
         self._arrays = arrays
         return self.state
 
     def _welcome(self, state: ServerState, classes: set[int]) -> ServerState:
-        """A row far from the others for every class that is first seen after the first round."""
+        """A row far from the others for every class that is first seen after the first round, or has none."""
         late = set() if self.joined is None else classes - self.joined
         self.joined = (self.joined or set()) | classes
         W = state.W
-        late |= set(range(len(W), max(late, default=-1) + 1))  # rows have no gaps
+        late |= set(range(len(W), max(classes, default=-1) + 1))  # rows have no gaps
         for class_id in sorted(late):
             rng = torch.Generator().manual_seed(hash64(self.config.seed, "newcomer", class_id))
             before, after = W[:class_id], W[class_id + 1 :]
@@ -232,7 +246,7 @@ class FedAwS(Strategy):
         end = time.monotonic() + self.wait
         while True:
             self.federation = self.federation.refreshed()
-            found, members = self._identified(grid), len(self.federation.members)
+            found, members = self._identified(grid), len(self.federation.active)
             per_round = self.config.clients.per_round
             needed = max(1, math.ceil(self.quorum * (members if per_round == "all" else min(per_round, members))))
             if len(found) >= (members if everybody else needed):
@@ -271,6 +285,23 @@ class FedAwS(Strategy):
             claim = None if own is None else own.get("client-id")
             if type(claim) is int and 0 <= claim < len(self.federation.members):
                 self._claims[message.metadata.src_node_id] = claim
+
+
+def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:
+    """W⁰, random on the sphere: from nobody knows what, or from the seed as in `fedaws train`.
+
+    A node knows the settings, and could compute whatever follows from the seed; and the rows stay near W⁰ (with the
+    preset digits-flower, W⁰ pushed apart by the settings alone has cosine 0.99 to what training ends with).
+
+    >>> first_rows(Config(), 3, secret=True).norm(dim=1)
+    tensor([1.0000, 1.0000, 1.0000])
+    """
+    if not secret:
+        return initial_rows(cfg, num_classes)
+    shape = num_classes, cfg.model.embedding_dim
+    bits = torch.frombuffer(bytearray(os.urandom(4 * math.prod(shape))), dtype=torch.int32).view(shape)
+    # Uniform on (−1, 1), then normal: not by torch's generator, whose 32 bits of state can be tried out from one row.
+    return F.normalize(((bits.double() + 0.5) / 2**31).erfinv(), dim=1).float()
 
 
 def _trusted(arrays: ArrayRecord) -> Params:

@@ -13,20 +13,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
-from uuid import uuid4
-
-import tomli_w
 
 from fedaws.errors import FedawsError
 from fedaws.flower.federation import Member, read_federation
-from fedaws.flower.setup import Place
-from fedaws.record.files import write_text
+from fedaws.flower.setup import CONNECTION, Place
+from fedaws.record.files import only_writer
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"
-_CONNECTION = "federation"
 _MARK = "FEDAWS_FLOWER_UP"  # in the environment of all that we start, by which strays are known
 _ENDED = ("finished:completed", "finished:failed", "finished:stopped")
+
+_PATIENCE = 5  # questions without an answer
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a service manager, a terminal that is closed
 
 Say = Callable[[str], None]
 
@@ -34,8 +33,8 @@ Say = Callable[[str], None]
 class Processes:
     """What was started here, and is stopped here, with all its children."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self._mark = place, uuid4().hex
+    def __init__(self, place: Place, python: Path = Path(sys.executable)) -> None:
+        self.place, self.python, self._mark = place, python, f"{_MARK}={place.root}".encode()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str], home: Path) -> None:
@@ -43,7 +42,7 @@ class Processes:
         self.place.logs.mkdir(parents=True, exist_ok=True)
         with (self.place.logs / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
+                [self.program(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -58,11 +57,18 @@ class Processes:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # many processes share these cores
-            _MARK: self._mark,
+            _MARK: str(self.place.root),
         }
         return os.environ | ours
+
+    def program(self, name: str) -> str:
+        """Flower's programs stand beside their Python."""
+        path = self.python.with_name(name)
+        if not path.exists():
+            raise FedawsError(f"no program {name}; install it: pip install 'fedaws[flower]'")
+        return str(path)
 
     def alive(self, name: str) -> bool:
         """Whether a program is still running."""
@@ -80,23 +86,32 @@ class Processes:
     def stop(self) -> None:
         """End everything: politely, then not."""
         for process in self._running.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
         end = time.monotonic() + 5
         for process in self._running.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
-        for pid in self.strays():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):  # it is the head of a group of its own
+                os.killpg(process.pid, signal.SIGKILL)
+        self.end_strays()
         for process in self._running.values():
             process.wait()
         self._running.clear()
 
+    def end_strays(self) -> None:
+        """Again and again, as one of them may start another while they are being counted."""
+        for _ in range(20):
+            if not (strays := self.strays()):
+                return
+            for pid in strays:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
     def strays(self) -> list[int]:
-        """Whatever still carries our mark: Flower detaches some of its processes."""
-        mark = f"{_MARK}={self._mark}".encode()
-        return [pid for pid in _pids() if mark in _read(f"/proc/{pid}/environ").split(b"\0")]
+        """Whatever still carries our mark: Flower detaches some of its processes. Only Linux tells."""
+        marked = (pid for pid in _pids() if self._mark in _read(f"/proc/{pid}/environ").split(b"\0"))
+        return [pid for pid in marked if pid != os.getpid()]
 
 
 class Cluster:
@@ -104,26 +119,29 @@ class Cluster:
 
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
-        self.members = read_federation(place.federation).members
-        self.port = _free_port()
+        self.members = read_federation(place.federation).active
+        self.port, self._home = free_port(), place.logs / "flwr"  # not the operator's, which name the real server
 
-    def connect(self) -> None:
-        """Tell Flower's command line where the SuperLink is."""
-        connection = {"address": f"{_HOST}:{self.port}", "root-certificates": str(self.place.authority)}
-        tree = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
-        write_text(self.place.home / "config.toml", tomli_w.dumps(tree))
+    def start(self) -> None:
+        """Start everything."""
+        self._say(f"SuperLink on {_HOST}:{self.port} …")
+        self.start_superlink()
+        self.register_all()
+        for member in self.members:
+            self.start_node(member.name)
+        self._say(f"{len(self.members)} SuperNodes started; logs are in {self.place.logs}")
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers; its database survives it."""
         server = self.place.server
-        self.connect()
+        self.place.connect(self._home, f"{_HOST}:{self.port}")
         command = ["flower-superlink", "--host", _HOST, "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.place.authority)]
         command += ["--ssl-certfile", str(server / "server.pem"), "--ssl-keyfile", str(server / "server.key")]
         command += ["--enable-supernode-auth", "--database", str(server / "state.db")]
         command += ["--disable-runtime-dependency-installation"]
         self.processes.start("superlink", command, server / "flwr")
-        self._wait("superlink", lambda: _answers(self.port), 90)
+        self._wait("superlink", lambda: _answers(self.port), 180)
 
     def register_all(self) -> None:
         """Enter the nodes' names and public keys; the SuperLink lets in nobody else. A Python start each."""
@@ -132,7 +150,7 @@ class Cluster:
 
     def _register(self, member: Member) -> None:
         key = str(self.place.node(member.name) / "key.pub")
-        done = self.flwr("supernode", "register", key, _CONNECTION, "--name", member.name)
+        done = self.flwr("supernode", "register", key, CONNECTION, "--name", member.name)
         if done.returncode and "already in use" not in done.stdout + done.stderr:
             raise FedawsError(f"cannot register {member.name}: {_last_line(done)}")
 
@@ -144,7 +162,7 @@ class Cluster:
         config = {m.name: f"class-id={m.class_id}" for m in self.members}.get(name, "")
         config = config if node_config is None else node_config
         command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
-        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(_free_port())]
+        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(free_port())]
         command += ["--auth-supernode-private-key", str(key or folder / "key")]
         command += ["--node-config", f'{config} data="{folder / "data.npz"}"'.strip()]
         self.processes.start(process or name, command, folder / "flwr")
@@ -152,7 +170,7 @@ class Cluster:
     def submit(self, overrides: str = "") -> str:
         """Start a run of the app; gives its id. `overrides` are settings of the app, as after `flwr run -c`."""
         options = ["--run-config", overrides] if overrides else []
-        done = self.flwr("run", str(self.place.app), _CONNECTION, "--format", "json", *options)
+        done = self.flwr("run", str(self.place.app), CONNECTION, "--format", "json", *options)
         try:
             run_id = json.loads(done.stdout)["run-id"]
         except (ValueError, KeyError, TypeError):
@@ -161,23 +179,31 @@ class Cluster:
 
     def status(self, run_id: str) -> str:
         """Where a run is; `flwr run` itself reports success also of a run that failed."""
-        done = self.flwr("list", _CONNECTION, "--run-id", run_id, "--format", "json")
+        return str(self._told(run_id).get("status", "unknown"))
+
+    def traffic(self, run_id: str) -> tuple[int, int]:
+        """Bytes that the nodes of a run were sent, and that they sent, as the SuperLink counts them."""
+        found = self._told(run_id).get("network-traffic", {})
+        return int(found.get("outbound-bytes", 0)), int(found.get("inbound-bytes", 0))
+
+    def _told(self, run_id: str) -> dict[str, Any]:
+        done = self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json")
         with suppress(ValueError, KeyError, IndexError, TypeError):
-            return str(json.loads(done.stdout)["runs"][0]["status"])
-        return "unknown"
+            return dict(json.loads(done.stdout)["runs"][0])
+        return {}
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Flower's command line."""
-        command = [_program("flwr"), *arguments]
-        environment = self.processes.environment(self.place.home)
+        command = [self.processes.program("flwr"), *arguments]
+        environment = self.processes.environment(self._home)
         try:
-            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         except subprocess.TimeoutExpired:
-            raise FedawsError(f"`flwr {arguments[0]}` did not answer within two minutes") from None
+            raise FedawsError(f"`flwr {arguments[0]}` did not answer within four minutes") from None
 
     def follow(self, run_id: str) -> None:
         """Tell of the rounds as they are done, until the run ends."""
-        told, asked = _Told(self.place, self._say), time.monotonic()
+        told, asked, unknown = _Told(self.place, self._say), time.monotonic(), 0
         while True:
             if told.news():
                 asked = time.monotonic()
@@ -191,11 +217,14 @@ class Cluster:
                     return
                 if status in _ENDED:
                     raise FedawsError(f"the run ended as {status}: {self._why(run_id)}")
+                unknown = unknown + 1 if status == "unknown" else 0
+                if unknown == _PATIENCE:
+                    raise FedawsError(f"the SuperLink does not tell how run {run_id} is; see {self.place.logs}")
             time.sleep(0.5)
 
     def _why(self, run_id: str) -> str:
         """The last error that the run's own log has."""
-        done = self.flwr("log", run_id, _CONNECTION, "--show")
+        done = self.flwr("log", run_id, CONNECTION, "--show")
         lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
         return lines[-1] if lines else f"see `flwr log {run_id}`"
 
@@ -211,26 +240,28 @@ class Cluster:
 def cluster(root: Path, say: Say) -> Iterator[Cluster]:
     """The processes of a federation; whatever happens inside, none of them is left."""
     found = Cluster(Place(root.expanduser().absolute()), say)
-    old = signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: so that the lines below are reached
-    try:
-        yield found
-    finally:
-        interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        found.processes.stop()
-        signal.signal(signal.SIGINT, interrupts)
-        signal.signal(signal.SIGTERM, old)
+    with only_writer(found.place.root):  # two would fight over the SuperLink's database
+        found.processes.end_strays()  # of one that was itself killed
+        heeded = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # not SIGHUP under nohup
+        old = {number: signal.signal(number, _interrupt) for number in heeded}  # so that the lines below are reached
+        try:
+            yield found
+        finally:
+            for number in heeded:
+                signal.signal(number, signal.SIG_IGN)
+            found.processes.stop()
+            for number, handler in old.items():
+                signal.signal(number, handler)
 
 
 def up(root: Path, say: Say) -> list[dict[str, Any]]:
     """Start everything, run to the end, stop everything; gives the metrics."""
     with cluster(root, say) as found:
-        say(f"SuperLink on {_HOST}:{found.port} …")
-        found.start_superlink()
-        found.register_all()
-        for member in found.members:
-            found.start_node(member.name)
-        say(f"{len(found.members)} SuperNodes started; logs are in {found.place.logs}")
-        found.follow(found.submit())
+        found.start()
+        run_id = found.submit()
+        found.follow(run_id)
+        sent, received = found.traffic(run_id)
+        say(f"the nodes were sent {sent:,} bytes and sent {received:,}")
         return RunFolder(found.place.run).metrics()
 
 
@@ -258,15 +289,8 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _program(name: str) -> str:
-    """Flower's programs stand beside the Python that runs this."""
-    path = Path(sys.executable).with_name(name)
-    if not path.exists():
-        raise FedawsError(f"no program {name}; install it: pip install 'fedaws[flower]'")
-    return str(path)
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody has."""
     with socket.socket() as free:
         free.bind((_HOST, 0))
         return int(free.getsockname()[1])

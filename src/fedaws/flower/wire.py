@@ -26,6 +26,7 @@ _OWN: Final = frozenset({"client-id", "class-id", "round", "row"})
 _METRICS: Final = frozenset({EXAMPLES, "loss", "startup-seconds", "compute-seconds"})
 _ROW: Final = np.dtype("<f4")
 _HEADER: Final = 4096  # bytes that an array's header may take
+_LARGEST: Final = 1e9  # of a loss or a time: sums of these are finite, in float32 too
 
 
 class Rejected(Exception):  # noqa: N818 - a reply that is dropped is no error of ours
@@ -94,9 +95,18 @@ class Reply:
 
 
 def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None = None) -> ConfigRecord:
-    """The record that all nodes of a round are sent alike; where the server has its data is no business of theirs."""
-    data = DataConfig(augment=cfg.data.augment)
-    run = cfg.model_copy(update={"data": data, "train": cfg.train.model_copy(update={"device": "auto"})})
+    """The record that all nodes of a round are sent alike, with what they need to know of the run and no more.
+
+    Where the server has its data is no business of theirs, nor how it pushes the rows apart.
+    """
+    run = Config(
+        seed=cfg.seed,
+        method=cfg.method,
+        data=DataConfig(augment=cfg.data.augment),
+        model=cfg.model,
+        clients=cfg.clients,
+        train=cfg.train.model_copy(update={"device": "auto"}),
+    )
     return ConfigRecord({**(extra or {}), ROUND: round_num + 1, "run": run.to_toml()})
 
 
@@ -181,8 +191,8 @@ def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord, MetricReco
 
 
 def _measure(value: Any) -> float:
-    if type(value) is not float or not math.isfinite(value) or value < 0:
-        raise Rejected("not-finite", f"{value!r:.40} among its metrics; wanted finite numbers from 0 on")
+    if type(value) is not float or not 0 <= value <= _LARGEST:  # one inf among the losses would end the run
+        raise Rejected("not-finite", f"{value!r:.40} among its metrics; wanted numbers from 0 to {_LARGEST:g}")
     return value
 
 
