@@ -155,6 +155,10 @@ def figure(mean: float, deviation: float | None) -> str:
     return f"{mean:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")
 
 
+def measured_figure(ours: dict[str, Any] | None) -> str:
+    return "–" if ours is None else figure(ours["precision@1"]["mean"], ours["precision@1"]["sd"])
+
+
 def table_row(label: str, classes: int, figures: dict[str, str], paper: str) -> str:
     """A row of the results table, but for its last column."""
     own = [f"**{figures[m]}**" if m == "fedaws" else figures[m] for m in METHODS]
@@ -167,10 +171,12 @@ def rows_of_the_data() -> list[str]:
     rows = [table_row("digits, MLP", 10, digits, "–")]
     for table, row, label, classes in (
         ("table1", "cifar10-resnet8", "CIFAR-10, ResNet-8", 10),
+        ("table1", "cifar10-resnet32", "CIFAR-10, ResNet-32, 14 epochs", 10),
+        ("table1", "cifar100-resnet32", "CIFAR-100, ResNet-32, 16 epochs", 100),
         ("table2", "delicious", "Delicious, one label an example", 983),
     ):
         cells = results(table)["rows"][row]["methods"]
-        ours = {m: figure(*(cells[m]["ours"]["precision@1"][part] for part in ("mean", "sd"))) for m in METHODS}
+        ours = {m: measured_figure(cells[m]["ours"]) for m in METHODS}
         papers = [cells[m]["paper"] for m in ("fedaws", "softmax")]
         paper = " / ".join(f"{cell['precision@1']:.1f}" for cell in papers) if all(papers) else "–"
         rows.append(table_row(label, classes, ours, paper))

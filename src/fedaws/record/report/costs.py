@@ -100,7 +100,7 @@ def _attendance(run: RunData) -> dict[str, Any]:
 
 
 def _round_times(rows: list[dict[str, float]]) -> dict[str, Any]:
-    named = [("imports", "import_seconds"), ("compute", "compute_seconds"), ("server", "server_seconds")]
+    named = [("start of the process", "import_seconds"), ("compute", "compute_seconds"), ("server", "server_seconds")]
     bars = []
     for row in rows:
         parts = [(name, max(0.0, row.get(key, 0.0))) for name, key in named]
