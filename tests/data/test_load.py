@@ -121,13 +121,18 @@ def test_a_relative_path_starts_at_the_root(good: Path) -> None:
     assert load_data(config("data.name=good.npz", f"data.root={good.parent}")).num_classes == 3
 
 
-def test_without_a_root_it_starts_at_fedaws_data(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_root_it_is_looked_for_in_fedaws_data(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDAWS_DATA", str(good.parent))
     assert load_data(config("data.name=good.npz")).num_classes == 3
 
 
-def test_without_either_it_starts_here(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("elsewhere", [None, "/nowhere"])
+def test_a_file_that_lies_here_is_found_first(
+    good: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: str | None
+) -> None:
     monkeypatch.delenv("FEDAWS_DATA", raising=False)
+    if elsewhere:
+        monkeypatch.setenv("FEDAWS_DATA", elsewhere)
     monkeypatch.chdir(good.parent)
     assert load_data(config("data.name=good.npz")).num_classes == 3
 

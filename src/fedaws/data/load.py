@@ -114,12 +114,18 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
                 raise FedawsError("data.name=images needs the folder of images; set data.root")
             return images(root, data.image_size)
         case path if path.endswith(".npz"):
-            return _read_npz((root or common or Path()) / os.path.expanduser(path)), None
+            return _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common])), None
         case name:
             raise FedawsError(
                 f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, images, {', '.join(SPARSE)}, "
                 "or the path of an .npz file"
             )
+
+
+def _first_there(path: Path, folders: list[Path | None]) -> Path:
+    """The path in the first of the folders that has it; if none does, where it was looked for first."""
+    places = [folder / path for folder in folders if folder is not None]
+    return next((place for place in places if place.exists()), places[0])
 
 
 def _path(text: str | None) -> Path | None:
