@@ -34,7 +34,10 @@ ALLOWED: dict[str, set[str]] = {
     "results": BASE | {"tables", "checks", "core", "record", "reproduce"},
     "console": BASE | {"core", "record", "run", "compare"},
     "flower": BASE | {"checks", "data", "models", "core", "runners", "evaluate", "record", "run"},
-    "cli": BASE | {"memory", "tables", "core", "record", "run", "compare", "reproduce", "results", "console", "flower"},
+    "cli_common": BASE | {"record", "console"},
+    "cli_flower": BASE | {"console", "flower", "cli_common"},
+    "cli": BASE
+    | {"core", "record", "run", "compare", "tables", "reproduce", "results", "console", "cli_common", "cli_flower"},
     "presets": set(),
     "__init__": BASE | {"core", "data", "run"},
     "__main__": {"cli"},

@@ -8,13 +8,14 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, cast
 
 import typer
 from rich.table import Table
 
+from fedaws import cli_flower, console
 from fedaws import config as configuration
-from fedaws import console
+from fedaws.cli_common import REPORT, Json, Settings, print_error, print_json, reported, user_errors
 from fedaws.compare import compare as run_comparison
 from fedaws.compare import parse_methods, summarize
 from fedaws.config import Config
@@ -34,19 +35,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(cli_flower.app, name="flower")
 
 RUNS = Path("runs")
-REPORT = "report.html"
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (see `fedaws presets`) or a TOML file.")
 ]
-Settings = Annotated[
-    list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; by default a new one below runs/.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or with the newest such one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
 @app.command("train", epilog="Example: fedaws train digits -s spread.weight=100 --out runs/first")
@@ -54,7 +51,7 @@ def train_command(
     source: Source, settings: Settings = None, out: Out = None, resume: Resume = False, json: Json = False
 ) -> None:
     """Train one model."""
-    with _user_errors():
+    with user_errors():
         cfg = configuration.load(source).override(settings or [])
         stop = console.Stop()
         with (
@@ -66,10 +63,10 @@ def train_command(
                 console.say(f"no run in {folder} yet: starting one")
             run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
         last = {k: v for k, v in run.metrics[-1].items() if k != "round"}
-        report = _reported(folder)
+        report = reported(folder)
         if json:
             told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
-            _print_json({**told, "folder": str(folder), "report": report})
+            print_json({**told, "folder": str(folder), "report": report})
         else:
             console.out.print(
                 console.metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds")
@@ -89,7 +86,7 @@ def compare_command(
     json: Json = False,
 ) -> None:
     """Train several methods and show them side by side, as the paper's tables do."""
-    with _user_errors():
+    with user_errors():
         names = parse_methods(methods)
         cfg = configuration.load(source).override(settings or [])
         stop, done, total = console.Stop(), 0, len(names) * seeds
@@ -110,9 +107,9 @@ def compare_command(
         from fedaws.record.plots import plot_comparison  # noqa: PLC0415 - nothing else need wait for matplotlib
 
         plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
-        report = _reported(folder)
+        report = reported(folder)
         if json:
-            _print_json(summary | {"folder": str(folder), "report": report})
+            print_json(summary | {"folder": str(folder), "report": report})
         else:
             console.out.print(console.comparison_table(histories, f"{cfg.name}, {cfg.train.rounds} rounds"))
             console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
@@ -124,13 +121,13 @@ def evaluate_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], json: Json = False
 ) -> None:
     """Measure a saved model on its test set."""
-    with _user_errors():
+    with user_errors():
         loaded = load(run)
         measures = loaded.evaluate()
         if loaded.metrics:
             measures = {"loss": loaded.metrics[-1]["loss"], **measures}
         if json:
-            _print_json({"method": loaded.config.method, **measures})
+            print_json({"method": loaded.config.method, **measures})
         else:
             console.out.print(console.metrics_table(measures, f"{run}"))
 
@@ -146,7 +143,7 @@ def report_command(
     ] = None,
 ) -> None:
     """Show what runs did, in one HTML file that needs no network; of unfinished and damaged runs what there is."""
-    with _user_errors():
+    with user_errors():
         if out is None and len(runs) > 1:
             raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
         print(write_report(runs, out or runs[0] / REPORT))
@@ -162,7 +159,7 @@ def tensorboard_command(
     ] = None,
 ) -> None:
     """Write runs for TensorBoard: every measure by round, and W for its projector; also of runs that go on."""
-    with _user_errors():
+    with user_errors():
         if out is None and len(runs) > 1:
             raise FedawsError(f"{len(runs)} folders have no one place for their events; name it: -o DIR")
         from fedaws.record.tensorboard import export  # noqa: PLC0415 - nothing else needs TensorBoard
@@ -176,10 +173,10 @@ def tensorboard_command(
 @app.command("presets", epilog="Example: fedaws presets")
 def presets_command(json: Json = False) -> None:
     """List the experiments that come with the package."""
-    with _user_errors():
+    with user_errors():
         about = {name: _first_comment(name) for name in configuration.presets()}
         if json:
-            _print_json(about)
+            print_json(about)
             return
         table = Table("preset", "what it is")
         for name, text in about.items():
@@ -206,7 +203,7 @@ def reproduce_command(
     json: Json = False,
 ) -> None:
     """Run a table of the paper, or go on with it, and set ours beside the paper's."""
-    with _user_errors():
+    with user_errors():
         table = load_table(source)
         chosen = (
             choose(list(table.rows), rows, "row", table.name),
@@ -236,71 +233,10 @@ def reproduce_command(
             console.warn(f"left out: {message}")
         found = update(table, out, place)
         if json:
-            _print_json(found)
+            print_json(found)
         else:
             console.out.print(console.results_table(found, *chosen))
             console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
-
-
-flower_app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode=None)
-app.add_typer(flower_app, name="flower")
-
-
-@flower_app.command("init", epilog="Example: fedaws flower init trial --clients 10 && fedaws flower up trial")
-def flower_init_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    clients: Annotated[int, typer.Option(min=2, help="Nodes, each with examples of one class.")],
-    classes: Annotated[int | None, typer.Option(min=2, help="Only the first so many classes of the data.")] = None,
-    source: Annotated[str, typer.Option("--config", metavar="PRESET|FILE.toml", help="The run.")] = "digits-flower",
-    settings: Settings = None,
-    host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeatable.")] = None,
-    same_rows: Annotated[
-        bool, typer.Option("--same-rows", help="Start W as `fedaws train` does, from the seed; nodes could compute it.")
-    ] = False,
-) -> None:
-    """Write what a federation needs: certificates, keys, who is who, and a data split for a trial on this machine."""
-    with _user_errors(), _flower_extra():
-        from fedaws.flower.setup import create  # noqa: PLC0415 - nothing else needs Flower
-
-        cfg = configuration.load(source).override(settings or [])
-        place = create(folder, cfg, clients, classes, host or (), **{"secret-rows": not same_rows})
-        console.say(f"{clients} nodes in {place.root}; try them on this machine with: fedaws flower up {folder}")
-
-
-@flower_app.command("up", epilog="Example: fedaws flower up trial")
-def flower_up_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
-) -> None:
-    """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
-    with _user_errors(), _flower_extra():
-        from fedaws.flower.up import up  # noqa: PLC0415 - nothing else needs Flower
-
-        last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
-        report = _reported(folder / "run")
-        if json:
-            _print_json({**last, "folder": str(folder / "run"), "report": report})
-        else:
-            console.out.print(console.metrics_table(last, f"{folder / 'run'}"))
-            console.say(f"report: {report}")
-
-
-def _reported(folder: Path) -> str | None:
-    """Write the report beside the runs; hours of training do not end with an error for the sake of a picture."""
-    try:
-        return str(write_report([folder], folder / REPORT))
-    except Exception as error:
-        console.warn(f"no report: {' '.join(str(error).split()) or type(error).__name__}; try: fedaws report {folder}")
-        return None
-
-
-@contextmanager
-def _flower_extra() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
-            raise
-        raise FedawsError("Flower is not installed; install it: pip install 'fedaws[flower]'") from None
 
 
 # click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
@@ -313,36 +249,8 @@ def main() -> None:
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "fedaws"
-        _print_error(f"{error.format_message()} (see {command} --help)")
+        print_error(f"{error.format_message()} (see {command} --help)")
         sys.exit(2)
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """A user's mistake is one line on stderr and exit code 2."""
-    try:
-        yield
-    except FedawsError as error:
-        _fail(str(error))
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}")
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):  # torch has no class of its own for it
-            raise
-        _fail("out of memory; lower clients.per_round, train.block or the model's size")
-    except KeyboardInterrupt:
-        _print_error("stopped at once; the last checkpoint is kept")
-        raise typer.Exit(130) from None
-
-
-def _fail(message: str) -> NoReturn:
-    _print_error(message)
-    raise typer.Exit(2) from None
-
-
-def _print_error(message: str) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
 
 
 @contextmanager
@@ -396,7 +304,3 @@ def _resumable(path: Path, cfg: Config | None) -> bool:
 def _first_comment(preset: str) -> str:
     text = (resources.files("fedaws.presets") / f"{preset}.toml").read_text(encoding="utf-8")
     return text.splitlines()[0].removeprefix("#").strip()
-
-
-def _print_json(value: Any) -> None:
-    print(json_module.dumps(value), flush=True)

@@ -225,7 +225,7 @@ def test_a_report_that_fails_does_not_fail_the_training(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fedaws.cli.write_report", broken)
+    monkeypatch.setattr("fedaws.cli_common.write_report", broken)
     code, out, err = cli("train", tiny_toml, "--out", "run", "--json")
     assert code == 0
     assert json.loads(out)["report"] is None
