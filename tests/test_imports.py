@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "console": BASE | {"core", "record", "run", "compare"},
     "flower": BASE | {"checks", "data", "models", "core", "runners", "evaluate", "record", "run"},
     "cli_common": BASE | {"record", "console"},
-    "cli_flower": BASE | {"console", "flower", "cli_common"},
+    "cli_flower": BASE | {"record", "console", "flower", "cli_common"},
     "cli": BASE
     | {"core", "record", "run", "compare", "tables", "reproduce", "results", "console", "cli_common", "cli_flower"},
     "presets": set(),

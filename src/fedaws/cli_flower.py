@@ -11,6 +11,7 @@ from fedaws import config as configuration
 from fedaws import console
 from fedaws.cli_common import Json, Settings, print_json, reported, user_errors
 from fedaws.errors import FedawsError
+from fedaws.record.folder import RunFolder
 
 app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode=None)
 
@@ -44,12 +45,14 @@ def up_command(
     with user_errors(), _flower_extra():
         from fedaws.flower.up import up  # noqa: PLC0415 - nothing else needs Flower
 
-        last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
-        report = reported(folder / "run")
+        last, run = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}, folder / "run"
+        report = reported(run)
         if json:
-            print_json({**last, "folder": str(folder / "run"), "report": report})
+            cfg = RunFolder(run).config()
+            told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
+            print_json({**told, "folder": str(run), "report": report})
         else:
-            console.out.print(console.metrics_table(last, f"{folder / 'run'}"))
+            console.out.print(console.metrics_table(last, f"{run}"))
             console.say(f"report: {report}")
 
 

@@ -1,16 +1,21 @@
 """No process is left behind."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from fedaws.flower.setup import Place
-from fedaws.flower.up import Processes, cluster
+from fedaws.flower.up import Cluster, Processes, cluster
+from fedaws.record.folder import RunFolder
 from flower_trial import Trial
 from helpers import refusal
 
@@ -71,6 +76,79 @@ def test_what_a_killed_predecessor_left_is_ended_and_nothing_else(processes: Pro
         assert processes.strays() == []
         assert other.poll() is None
         other.kill()
+
+
+def test_the_number_of_a_process_that_is_gone_is_nobodys(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may have it by now."""
+    start(processes, "")
+    while processes.alive("one"):
+        time.sleep(0.05)
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, number: signalled.append(pid))
+    processes.stop()
+    assert signalled == []
+
+
+def test_no_two_nodes_get_the_same_port(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They bind theirs only seconds later, so the system may give one out twice."""
+    ports, started = iter([1, 2, 2, 1, 3]), list[str]()
+    monkeypatch.setattr("fedaws.flower.up.free_port", lambda: next(ports))
+    monkeypatch.setattr(Processes, "start", lambda self, name, command, home: started.extend(command))
+    with cluster(trial(4).place.root, print) as found:
+        found.start_node("node-0")
+        found.start_node("node-1")
+        assert found.port == 1
+    assert [port for option, port in pairwise(started) if option == "--port"] == ["2", "3"]
+
+
+def test_a_run_that_has_ended_is_not_started_again(
+    trial: Callable[..., Trial], cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trial(4)
+    made.serve()
+    monkeypatch.setattr(Processes, "start", lambda *_: pytest.fail("a process was started"))
+    code, out, err = cli("flower", "up", made.place.root, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert (told["method"], told["rounds"]) == ("fedaws", 12)
+    assert told["precision@1"] == RunFolder(made.place.run).metrics()[-1]["precision@1"]
+    assert "has ended" in err
+
+
+def test_a_node_that_dies_is_told_of_once(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, said = trial(4), list[str]()
+    made.serve()
+    answers = iter(["running", "finished:completed"])
+    monkeypatch.setattr(Cluster, "status", lambda *_: next(answers))
+    with cluster(made.place.root, said.append) as found:
+        for name, code in {"superlink": SLEEP, **{f"node-{i}": "" if i == 1 else SLEEP for i in range(4)}}.items():
+            found.processes.start(name, [Path(sys.executable).name, "-c", code], made.place.home)
+        while found.processes.alive("node-1"):
+            time.sleep(0.05)
+        found.follow("1")
+    assert [line for line in said if "node-" in line] == [f"node-1 has ended; see {made.place.logs / 'node-1.log'}"]
+
+
+def test_a_federation_whose_folder_was_moved_runs_from_its_new_place(
+    trial: Callable[..., Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app's own settings have the paths of the old one."""
+    moved, asked = trial(4).place.root.rename(tmp_path / "moved"), list[str]()
+
+    def answered(self: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+        asked.extend(arguments)
+        return subprocess.CompletedProcess(arguments, 0, '{"run-id": 7}', "")
+
+    monkeypatch.setattr(Cluster, "flwr", answered)
+    with cluster(moved, print) as found:
+        assert found.submit(deadline=5.0) == "7"
+    settings = parse_config_args([asked[asked.index("--run-config") + 1]])
+    assert settings == {
+        "config": str(moved / "server" / "config.toml"),
+        "federation": str(moved / "server" / "federation.toml"),
+        "folder": str(moved / "run"),
+        "deadline": 5.0,
+    }
 
 
 def test_a_federation_is_up_only_once(trial: Callable[..., Trial]) -> None:

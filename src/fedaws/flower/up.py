@@ -85,16 +85,17 @@ class Processes:
 
     def stop(self) -> None:
         """End everything: politely, then not."""
-        for process in self._running.values():
+        alive = [process for process in self._running.values() if process.poll() is None]
+        for process in alive:
             process.send_signal(signal.SIGTERM)
         end = time.monotonic() + 5
-        for process in self._running.values():
+        for process in alive:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
             with suppress(ProcessLookupError, PermissionError):  # it is the head of a group of its own
                 os.killpg(process.pid, signal.SIGKILL)
         self.end_strays()
-        for process in self._running.values():
+        for process in alive:
             process.wait()
         self._running.clear()
 
@@ -120,7 +121,15 @@ class Cluster:
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
         self.members = read_federation(place.federation).active
-        self.port, self._home = free_port(), place.logs / "flwr"  # not the operator's, which name the real server
+        self._ports: set[int] = set()
+        self.port, self._home = self._port(), place.logs / "flwr"  # not the operator's, which name the real server
+
+    def _port(self) -> int:
+        """A free one that none of ours was given: they take theirs only seconds later."""
+        while (port := free_port()) in self._ports:
+            pass
+        self._ports.add(port)
+        return port
 
     def start(self) -> None:
         """Start everything."""
@@ -141,7 +150,7 @@ class Cluster:
         command += ["--enable-supernode-auth", "--database", str(server / "state.db")]
         command += ["--disable-runtime-dependency-installation"]
         self.processes.start("superlink", command, server / "flwr")
-        self._wait("superlink", lambda: _answers(self.port), 180)
+        self._wait("superlink", lambda: _answers(self.port), 600)
 
     def register_all(self) -> None:
         """Enter the nodes' names and public keys; the SuperLink lets in nobody else. A Python start each."""
@@ -162,15 +171,18 @@ class Cluster:
         config = {m.name: f"class-id={m.class_id}" for m in self.members}.get(name, "")
         config = config if node_config is None else node_config
         command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
-        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(free_port())]
+        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(self._port())]
         command += ["--auth-supernode-private-key", str(key or folder / "key")]
         command += ["--node-config", f'{config} data="{folder / "data.npz"}"'.strip()]
         self.processes.start(process or name, command, folder / "flwr")
 
-    def submit(self, overrides: str = "") -> str:
-        """Start a run of the app; gives its id. `overrides` are settings of the app, as after `flwr run -c`."""
-        options = ["--run-config", overrides] if overrides else []
-        done = self.flwr("run", str(self.place.app), CONNECTION, "--format", "json", *options)
+    def submit(self, **overrides: str | float) -> str:
+        """Start a run of the app with these of its settings changed; gives its id."""
+        place = self.place  # perhaps not where the app was written
+        paths = {"config": place.server / "config.toml", "federation": place.federation, "folder": place.run}
+        settings = {name: str(path) for name, path in paths.items()} | overrides
+        told = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
+        done = self.flwr("run", str(place.app), CONNECTION, "--format", "json", "--run-config", told)
         try:
             run_id = json.loads(done.stdout)["run-id"]
         except (ValueError, KeyError, TypeError):
@@ -204,7 +216,11 @@ class Cluster:
     def follow(self, run_id: str) -> None:
         """Tell of the rounds as they are done, until the run ends."""
         told, asked, unknown = _Told(self.place, self._say), time.monotonic(), 0
+        living = {member.name for member in self.members}
         while True:
+            for name in sorted(name for name in living if not self.processes.alive(name)):
+                living.remove(name)
+                self._say(f"{name} has ended; see {self.place.logs / name}.log")
             if told.news():
                 asked = time.monotonic()
             if not self.processes.alive("superlink"):
@@ -255,14 +271,18 @@ def cluster(root: Path, say: Say) -> Iterator[Cluster]:
 
 
 def up(root: Path, say: Say) -> list[dict[str, Any]]:
-    """Start everything, run to the end, stop everything; gives the metrics."""
+    """Start everything, run to the end, stop everything; gives the metrics. Of a run that has ended only these."""
     with cluster(root, say) as found:
+        folder = RunFolder(found.place.run)
+        if folder.finished:
+            say(f"the run in {folder.path} has ended; move it away to begin another")
+            return folder.metrics()
         found.start()
         run_id = found.submit()
         found.follow(run_id)
         sent, received = found.traffic(run_id)
         say(f"the nodes were sent {sent:,} bytes and sent {received:,}")
-        return RunFolder(found.place.run).metrics()
+        return folder.metrics()
 
 
 class _Told:
