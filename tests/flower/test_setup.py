@@ -43,6 +43,12 @@ def test_init_refuses_more_classes_than_clients(refused: Callable[..., str], tin
     assert "3 clients and 4 classes" in line
 
 
+def test_init_refuses_what_cannot_run_over_flower(refused: Callable[..., str], tiny_toml: Path) -> None:
+    line = refused("flower", "init", "trial", "--clients", 4, "--config", tiny_toml, "-s", "method=softmax")
+    assert "over Flower use method=fedaws" in line
+    assert not Path("trial").exists()
+
+
 @pytest.mark.parametrize("host", ["", "bücher.example", "a b", "-x", "https://server.example"])
 def test_init_refuses_what_is_no_host(refused: Callable[..., str], tiny_toml: Path, host: str) -> None:
     line = refused("flower", "init", "trial", "--clients", 4, "--config", tiny_toml, "--host", host)
@@ -98,6 +104,10 @@ def test_only_the_owner_can_read_a_key(place: Any) -> None:
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
 
 
+def test_only_the_owner_can_look_into_the_folder(place: Any) -> None:
+    assert stat.S_IMODE(place.root.stat().st_mode) == 0o700
+
+
 def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
     assert {p.name for p in place.node("node-2").iterdir()} == {"key", "key.pub", "ca.crt", "data.npz"}
     assert not {p.name for p in place.server.iterdir()} & {"ca.key", "key"}
@@ -106,6 +116,20 @@ def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
 def test_the_operators_settings_name_the_server_that_was_given(place: Any) -> None:
     found = tomllib.loads((place.home / "config.toml").read_text())["superlink"]
     assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": str(place.authority)}
+
+
+def test_an_address_with_colons_is_told_from_its_port(tmp_path: Path, tiny: Config) -> None:
+    place = create(tmp_path / "federation", tiny, 2, 2, ["2001:db8::7"])
+    found = tomllib.loads((place.home / "config.toml").read_text())["superlink"]
+    assert found[found["default"]]["address"] == "[2001:db8::7]:8000"
+
+
+def test_the_settings_of_init_are_not_in_the_app_that_every_node_gets(tmp_path: Path, tiny: Config) -> None:
+    place = create(tmp_path / "federation", tiny.override(["spread.weight=3.25", "seed=4711"]), 4)
+    assert "3.25" in (place.server / "config.toml").read_text()
+    app_file = (place.app / "pyproject.toml").read_text()
+    assert "3.25" not in app_file
+    assert "4711" not in app_file
 
 
 def test_the_server_is_certified_for_a_year_and_the_authority_for_ten(place: Any) -> None:

@@ -30,8 +30,9 @@ from torch import Tensor
 from fedaws.config import Config
 from fedaws.data import load_data
 from fedaws.errors import FedawsError
-from fedaws.flower.federation import Member, write_federation
+from fedaws.flower.federation import Federation, Member, write_federation
 from fedaws.flower.settings import run_settings
+from fedaws.flower.strategy import FedAwS
 from fedaws.record.files import write_bytes, write_text, writing
 
 _DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
@@ -110,8 +111,11 @@ def create(
         raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
     by_class = [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
     members, examples = _dealt_out(by_class, clients, classes)
+    FedAwS(Federation(tuple(members)), config=cfg)  # refuses what cannot run over Flower
     hosts = list(hosts)
     names = [_host(h) for h in ("127.0.0.1", "localhost", *hosts)]
+    with writing(place.root):
+        place.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold examples, and the rows of everybody
     ca_key, ca = _authority(place)
     _certify_server(place, ca_key, ca, names)
     registered = []
@@ -126,7 +130,8 @@ def create(
     write_federation(place.federation, registered, tuple(examples[0].shape[1:]), dtype, "test.npz")
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
-    place.connect(place.home, f"{hosts[0] if hosts else '127.0.0.1'}:{PORT}")
+    server = hosts[0] if hosts else "127.0.0.1"
+    place.connect(place.home, f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}")
     return place
 
 
