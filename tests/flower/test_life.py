@@ -1,6 +1,7 @@
 """Nodes that drop, return and join; runs that stop and go on."""
 
 import json
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message
@@ -102,6 +104,24 @@ def test_who_answered_and_who_did_not_is_written_down_and_shown(trial: Callable[
     assert "node-1, round 3: dropped, late" in page
 
 
+def test_a_node_may_write_its_class_as_text(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.node(1).config["class-id"] = "1"
+    made.serve()
+    assert made.remembered()["rejected"] == {}
+
+
+def test_examples_of_another_shape_are_told_of(
+    trial: Callable[..., Trial], tiny: Config, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    made = trial(4, config=tiny.override(["train.rounds=1"]))
+    np.savez(made.place.node("node-1") / "data.npz", x=np.zeros((5, 7), np.float32))
+    made.serve()
+    assert "dropped a reply of node-1" in caplog.text
+    assert "nor examples of shape (7,)" in caplog.text
+
+
 def test_too_few_answers_change_nothing_and_end_the_run_with_one_line(trial: Callable[..., Trial]) -> None:
     made = trial(4, quorum=0.75, deadline=0.3)
     for client in (0, 1):
@@ -115,6 +135,15 @@ def test_too_few_nodes_end_the_run_with_one_line(trial: Callable[..., Trial]) ->
     for client in (0, 1, 2):
         made.node(client).online = False
     assert "1 of 4 members online" in refusal(made.serve)
+
+
+def test_rounding_does_not_raise_the_quorum(trial: Callable[..., Trial], tiny: Config) -> None:
+    """14 of 25 are 56 %, but 0.56 · 25 is 14.000000000000002."""
+    made = trial(25, config=tiny.override(["train.rounds=1"]), quorum=0.56)
+    for client in range(11):
+        made.node(client).online = False
+    made.serve()
+    assert RunFolder(made.place.run).metrics()[-1]["replies"] == 14
 
 
 def add_member(made: Trial, class_id: int) -> None:
@@ -172,6 +201,15 @@ def test_a_crash_between_the_two_files_of_a_round_leaves_no_class_without_a_row(
     monkeypatch.setattr(RunFolder, "save_checkpoint", save)
     made.serve()
     assert len(RunFolder(made.place.run).load_model()[1]) == 5
+
+
+def test_a_class_that_comes_after_the_end_leaves_the_run_as_it_is(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+    made.serve()
+    before = RunFolder(made.place.run).load_model()[1]
+    add_member(made, 4)
+    made.serve()
+    assert torch.equal(RunFolder(made.place.run).load_model()[1], before)
 
 
 def test_a_removed_node_is_sent_nothing_more_and_waited_for_no_more(trial: Callable[..., Trial]) -> None:

@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
     """The local steps of a round. A node's `--node-config` has `data`, the path of its examples, and its `class-id`."""
     asked = wire.read_order(message.content)
     own_class = context.node_config.get("class-id")
-    if own_class is not None and own_class != asked.class_id:
+    if own_class is not None and str(own_class) != str(asked.class_id):
         raise FedawsError(f"this node has class {own_class}, the server takes it for class {asked.class_id}")
     x = _examples(context, asked.client)
     return trained(message, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
@@ -52,7 +52,13 @@ def trained(message: Message, x: Tensor, encoder: nn.Module) -> Message:
     """The reply to a train message, with examples x [n, …] and an encoder of one's own."""
     started, asked = time.perf_counter(), wire.read_order(message.content)
     cfg, client = asked.config, torch.tensor([asked.client])
-    theta = wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
+    try:
+        theta = wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
+    except wire.Rejected as error:
+        shape = tuple(x.shape[1:])
+        raise FedawsError(
+            f"the server's θ is not for this node's encoder, nor examples of shape {shape}: {error}"
+        ) from None
     with evaluating(encoder):
         run_clients = serial(cfg, _one_client(x, asked.client, asked.class_id), encoder)
         (update,) = run_clients(Broadcast(client, theta, asked.row[None], asked.round_num))
