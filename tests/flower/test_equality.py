@@ -73,6 +73,19 @@ def test_an_unauthenticated_simulation_gives_the_same_model_behind_its_flag(tria
     assert_same_model(made, fedaws.train(config=made.config))
 
 
+def test_a_simulated_node_that_is_no_client_is_asked_once_who_it_is(trial: Callable[..., Trial]) -> None:
+    made, kinds = trial(4, trust_claims=True, federation=""), list[str]()
+    made.nodes = {200 + i: Node(config={"partition-id": i, "num-partitions": 5}) for i in range(5)}
+
+    def noted(message: Message, honest: Callable[[Message], Message]) -> Message:
+        kinds.append(message.metadata.message_type)
+        return honest(message)
+
+    made.nodes[204].deliver = noted
+    made.serve()
+    assert kinds == ["query"]
+
+
 def test_without_the_flag_an_unregistered_node_takes_no_part(trial: Callable[..., Trial]) -> None:
     made = trial(4)
     made.nodes = {200 + i: Node(config={"partition-id": i}) for i in range(4)}

@@ -1,7 +1,9 @@
 """Who may see what: a node gets θ and its own row, by its registered identity."""
 
+import logging
 from collections.abc import Callable
 
+import pytest
 import torch
 from flwr.app import Message
 
@@ -53,6 +55,14 @@ def test_what_a_node_is_told_does_not_give_it_the_first_rows(trial: Callable[...
     made.serve()
     guessed = initial_rows(wire.read_order(messages[0].content).config, 4)
     assert not torch.isclose(guessed, seen[0], atol=1e-3).all(1).any()
+
+
+def test_settings_that_flower_hands_to_every_node_are_warned_of(
+    trial: Callable[..., Trial], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    trial(4, settings="spread.weight=3.25").serve()
+    assert "every node is told settings='spread.weight=3.25'" in caplog.text
 
 
 def test_without_secret_rows_the_first_rows_are_those_of_the_seed(

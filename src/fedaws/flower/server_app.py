@@ -163,6 +163,10 @@ def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] |
             "no federation: set federation to the path of federation.toml, which says what class each registered node "
             "has (trust-claims=true believes whatever nodes say, for simulations only)"
         )
+    if settings.settings:
+        _LOG.warning(
+            "every node is told settings=%r; better keep them in the file that config names", settings.settings
+        )
     federation = read_federation(Path(settings.federation).expanduser())
     return federation, None if federation.test is None else _read_test(federation.test, federation)
 
@@ -198,7 +202,7 @@ def _start(
 ) -> ServerState:
     """θ⁰ as `fedaws train` has it, and W⁰; as many rows as the run has got to, if it goes on."""
     classes = federation.num_classes
-    if folder is not None and folder.checkpoints() and not folder.finished:
+    if folder is not None and folder.checkpoints():
         classes = len(folder.load_model()[1])
     x = torch.empty(0, *federation.example_shape, dtype=getattr(torch, federation.example_dtype))
     y = torch.empty(0, dtype=torch.int64)

@@ -21,7 +21,7 @@ class Settings(BaseModel):
     )
 
     config: str = "digits"  # a preset, or the path of a TOML file on the server
-    settings: str = ""  # key=value settings over it, with spaces between
+    settings: str = ""  # key=value settings over it, with spaces between; Flower gives them to every node
     federation: str = ""  # the path of federation.toml on the server: who is who
     folder: str = ""  # the run folder on the server; a run that is in it goes on
     deadline: Positive = 300.0  # seconds that a round waits for its replies

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from statistics import median
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -88,7 +89,7 @@ class FedAwS(Strategy):
         self.state: ServerState | None = None
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
         self.last: dict[str, float] = {}  # figures of the last round
-        self._claims: dict[int, int] = {}  # node id → client number, as told
+        self._claims: dict[int, int | None] = {}  # node id → client number, as told; None: nobody's
         self._strangers: set[int] = set()
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
@@ -107,7 +108,7 @@ class FedAwS(Strategy):
         _LOG.info("\t├──> Method: %s, spread %s λ=%g", cfg.method, spread.regularizer, spread.weight)
         _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.active), self.federation.num_classes)
         _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.mail.deadline)
-        _LOG.info("\t└──> Replies: θ moves by at most %g each", self.mail.limits.clip_norm)
+        _LOG.info("\t└──> Replies: a change of θ is cut at norm %g", self.mail.limits.clip_norm)
         if self.trust_claims:
             _LOG.warning("INSECURE: nodes are believed which client they are; anyone can ask for any class embedding")
 
@@ -189,8 +190,8 @@ class FedAwS(Strategy):
         good = self.mail.good(replies, state, unit_rows=self.config.model.normalize)
         asked = len(self.mail.asked)
         self.last = _figures(good.values(), asked)
-        needed = math.ceil(self.quorum * asked)
-        if len(good) < max(1, needed):
+        needed = self._quorum_of(asked)
+        if len(good) < needed:
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
             return None, None
         # By client number, not in the order of arrival: sums of floats depend on it.
@@ -210,6 +211,10 @@ class FedAwS(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Nothing."""
         return None
+
+    def _quorum_of(self, count: int) -> int:
+        """How many of these are enough; 0.56 · 25 is 14, although not in floats."""
+        return max(1, math.ceil(round(self.quorum * count, 9)))
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ class FedAwS(Strategy):
             self.federation = self.federation.refreshed()
             found, members = self._identified(grid), len(self.federation.active)
             per_round = self.config.clients.per_round
-            needed = max(1, math.ceil(self.quorum * (members if per_round == "all" else min(per_round, members))))
+            needed = self._quorum_of(members if per_round == "all" else min(per_round, members))
             if len(found) >= (members if everybody else needed):
                 return found
             if time.monotonic() >= end:
@@ -263,15 +268,16 @@ class FedAwS(Strategy):
         """Who is connected; a stranger is told nothing, and logged once."""
         if self.trust_claims:
             self._ask_who(grid, [i for i in grid.get_node_ids() if i not in self._claims])
-        found: dict[int, Member] = {}
+        found, clients = dict[int, Member](), set[int]()
         for node in grid.get_nodes():
             if self.trust_claims:
                 claim = self._claims.get(node.node_id)
                 member = None if claim is None else self.federation.members[claim]
             else:
                 member = self.federation.member(node)
-            if member is not None and member not in found.values():
+            if member is not None and member.client not in clients:
                 found[node.node_id] = member
+                clients.add(member.client)
             elif node.node_id not in self._strangers:
                 self._strangers.add(node.node_id)
                 _LOG.warning("node %d (%r) is no member; it is sent nothing", node.node_id, node.name)
@@ -281,10 +287,12 @@ class FedAwS(Strategy):
         """Insecure: which client do you say you are?"""
         messages = [Message(RecordDict(), node_id, MessageType.QUERY, ttl=self.mail.ttl) for node_id in node_ids]
         for message in self.mail.collect(grid, messages):
-            own = message.content.config_records.get("own") if message.has_content() else None
+            if message.has_error():  # it may know better next time
+                continue
+            own = message.content.config_records.get("own")
             claim = None if own is None else own.get("client-id")
-            if type(claim) is int and 0 <= claim < len(self.federation.members):
-                self._claims[message.metadata.src_node_id] = claim
+            is_client = type(claim) is int and 0 <= claim < len(self.federation.members)
+            self._claims[message.metadata.src_node_id] = cast(int, claim) if is_client else None
 
 
 def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:
