@@ -64,13 +64,14 @@ def test_a_good_reply_is_read_as_it_was_sent() -> None:
     found = wire.read_reply(good(), EXPECTED)
     assert torch.equal(found.delta["a.weight"], torch.full((3, 2), 0.1))
     assert torch.equal(found.row, ROW)
-    assert (found.num_examples, found.loss, found.clipped) == (10, 0.5, False)
+    assert (found.num_examples, found.loss) == (10, 0.5)
+    assert found.norm == pytest.approx(0.3)  # √(9 · 0.1²)
 
 
 def test_a_long_change_is_shortened_to_the_clip_norm() -> None:
     found = wire.read_reply(good(weight=Array(np.full((3, 2), 30.0, dtype=np.float32))), EXPECTED)
     norm = math.sqrt(sum(float(d.square().sum()) for d in found.delta.values()))
-    assert found.clipped
+    assert found.norm == pytest.approx(math.sqrt(6 * 30**2 + 3 * 0.1**2))
     assert norm == pytest.approx(1.0, rel=1e-5)
 
 
@@ -346,6 +347,16 @@ def test_one_client_moves_theta_by_no_more_than_the_clip_norm(trial: Callable[..
     theta, _, _ = RunFolder(made.place.run).load_model()
     moved = math.sqrt(sum(float((theta[k] - before[k]).square().sum()) for k in theta))
     assert 0 < moved <= 0.01 * (1 + 1e-4)
+
+
+def test_the_largest_change_of_a_round_is_written_down_as_it_came(trial: Callable[..., Trial], tiny: Any) -> None:
+    made, norms = trial(4, config=tiny.override(["train.rounds=1"])), list[float]()
+    for clip in (0.01, 10.0):
+        place = made.place.root / f"run-{clip}"
+        made.settings |= {"clip-norm": clip, "folder": str(place)}
+        made.serve()
+        norms.append(RunFolder(place).metrics()[-1]["largest_change"])
+    assert norms[0] == norms[1] > 0.01
 
 
 def start_of(made: Trial) -> dict[str, torch.Tensor]:

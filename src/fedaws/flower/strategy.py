@@ -330,8 +330,9 @@ def _update(client: int, reply: Reply, cfg: Config) -> Update:
 def _figures(good: Iterable[Reply], asked: int) -> dict[str, float]:
     """What a round's log line says beside the loss."""
     replies = list(good)
-    figures: dict[str, float] = {"asked": asked, "replies": len(replies), "clipped": sum(r.clipped for r in replies)}
+    figures: dict[str, float] = {"asked": asked, "replies": len(replies)}
     if not replies:
         return figures
+    figures["largest-change"] = max(r.norm for r in replies)
     startup = median(r.startup_seconds for r in replies)
     return figures | {"startup-seconds": startup, "compute-seconds": median(r.compute_seconds for r in replies)}

@@ -86,7 +86,7 @@ class Reply:
     row: Tensor  # [d]
     num_examples: int
     loss: float
-    clipped: bool
+    norm: float  # of the change of θ before it was shortened
     startup_seconds: float  # what the node says of itself, for the log only
     compute_seconds: float
 
@@ -173,9 +173,9 @@ def read_reply(content: RecordDict, expected: Expected) -> Reply:
         raise Rejected("examples", f"{examples!r:.40} examples, wanted 1 … {expected.limits.max_examples}")
     loss, *seconds = (_measure(metrics[key]) for key in ("loss", "startup-seconds", "compute-seconds"))
     delta = unpack(arrays, expected.theta)
-    delta, clipped = _clipped(delta, expected.limits)
+    delta, norm = _clipped(delta, expected.limits)
     row = _read_row(own["row"], expected)
-    return Reply(delta, row, examples, loss, clipped, *seconds)
+    return Reply(delta, row, examples, loss, norm, *seconds)
 
 
 def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord, MetricRecord]:
@@ -196,16 +196,16 @@ def _measure(value: Any) -> float:
     return value
 
 
-def _clipped(delta: Params, limits: Limits) -> tuple[Params, bool]:
-    """θ_i − θ, shortened to the norm that one client may move θ by."""
+def _clipped(delta: Params, limits: Limits) -> tuple[Params, float]:
+    """θ_i − θ, shortened to the norm that one client may move the average by, and the norm it had."""
     norm = math.sqrt(sum(float(d.double().square().sum()) for d in delta.values()))
     if not math.isfinite(norm):
         raise Rejected("not-finite", "NaN or infinite values in its arrays")
     if norm > limits.max_norm:
         raise Rejected("norm", f"its change of θ has norm {norm:.3g}, wanted at most {limits.max_norm:g}")
     if norm <= limits.clip_norm:
-        return delta, False
-    return {k: d * (limits.clip_norm / norm) for k, d in delta.items()}, True
+        return delta, norm
+    return {k: d * (limits.clip_norm / norm) for k, d in delta.items()}, norm
 
 
 def _read_row(data: Any, expected: Expected) -> Tensor:
