@@ -1,16 +1,20 @@
 """`fedaws flower init` and the files it writes."""
 
+import shutil
 import ssl
 import stat
 import tomllib
 from collections.abc import Callable
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 from cryptography import x509
+from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 
 from fedaws import Config
@@ -156,6 +160,25 @@ def test_flower_takes_the_app_folder(place: Any, folder: str) -> None:
     assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "fedaws.flower.server_app:app"
     assert [w for w in warnings if "description" not in w and "license" not in w] == []
     run_settings(tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"])
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+@pytest.mark.parametrize("folder", ["trial", "example"])
+def test_what_runs_leave_in_the_app_folder_does_not_go_to_the_nodes(place: Any, tmp_path: Path, folder: str) -> None:
+    """Flower packs every JSON and TOML file that it finds there."""
+    example = Path(__file__).parents[2] / "examples" / "flower"
+    copy = shutil.copytree(place.app if folder == "trial" else example, tmp_path / "copy")
+    before = packed(copy)
+    assert "pyproject.toml" in before
+    for name in ("run/details.json", "trial/server/config.toml", "run/metrics.jsonl"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("")
+    assert packed(copy) == before
+
+
+def packed(folder: Path) -> set[str]:
+    with ZipFile(BytesIO(build_fab_from_disk(folder))) as fab:
+        return set(fab.namelist())
 
 
 @pytest.mark.parametrize(

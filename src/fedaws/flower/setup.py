@@ -284,4 +284,6 @@ def _write_app(place: Place, settings: dict[str, str | float | bool]) -> None:
         "project": {"name": "fedaws-federation", "version": "1.0.0", "dependencies": ["fedaws[flower]"]},
         "tool": {"flwr": {"app": {"publisher": "fedaws", "components": components, "config": app_config}}},
     }
+    # Flower packs all JSON and TOML files for the nodes, but not those that git ignores: a run in here stays here.
+    write_text(place.app / ".gitignore", "*/\n")
     write_text(place.app / "pyproject.toml", tomli_w.dumps(project))
