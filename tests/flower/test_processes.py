@@ -115,6 +115,32 @@ def test_a_run_that_has_ended_is_not_started_again(
     assert "has ended" in err
 
 
+def test_up_starts_with_a_superlink_that_remembers_no_earlier_run(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was submitted just before Ctrl-C would be started too, and keep the new one out of the folder."""
+    databases: list[Path] = []
+
+    def started(self: Processes, name: str, command: list[str], home: Path) -> None:
+        if name == "superlink":
+            databases.append(Path(command[command.index("--database") + 1]))
+            assert not databases[-1].exists()
+
+    def answered(self: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    monkeypatch.setattr(Processes, "start", started)
+    monkeypatch.setattr(Cluster, "flwr", answered)
+    monkeypatch.setattr("fedaws.flower.up._answers", lambda port: True)
+    root = trial(4).place.root
+    for _ in range(2):
+        with cluster(root, print) as found:
+            found.start()
+        databases[-1].parent.mkdir(exist_ok=True)
+        databases[-1].touch()
+    assert len(databases) == 2
+
+
 def test_a_node_that_dies_is_told_of_once(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     made, said = trial(4), list[str]()
     made.serve()
@@ -149,6 +175,15 @@ def test_a_federation_whose_folder_was_moved_runs_from_its_new_place(
         "folder": str(moved / "run"),
         "deadline": 5.0,
     }
+
+
+def test_a_run_that_flower_refuses_is_told_in_flowers_words(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"success": False, "error-message": "Using SuperLink\n\nNo such app."}, indent=2)
+    monkeypatch.setattr(Cluster, "flwr", lambda self, *a: subprocess.CompletedProcess(a, 1, answer, ""))
+    with cluster(trial(4).place.root, print) as found:
+        assert "the run was not started: No such app.; see" in refusal(found.submit)
 
 
 def test_a_federation_is_up_only_once(trial: Callable[..., Trial]) -> None:

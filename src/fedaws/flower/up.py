@@ -24,6 +24,8 @@ _HOST = "127.0.0.1"
 _MARK = "FEDAWS_FLOWER_UP"  # in the environment of all that we start, by which strays are known
 _ENDED = ("finished:completed", "finished:failed", "finished:stopped")
 
+_DATABASE = "superlink.db"  # not that of the real server
+
 _PATIENCE = 5  # questions without an answer
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a service manager, a terminal that is closed
 
@@ -132,7 +134,9 @@ class Cluster:
         return port
 
     def start(self) -> None:
-        """Start everything."""
+        """Start everything, with a SuperLink that knows of no earlier run: one that waits there would be run too."""
+        for file in self.place.logs.glob(f"{_DATABASE}*"):
+            file.unlink()
         self._say(f"SuperLink on {_HOST}:{self.port} …")
         self.start_superlink()
         self.register_all()
@@ -147,7 +151,7 @@ class Cluster:
         command = ["flower-superlink", "--host", _HOST, "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.place.authority)]
         command += ["--ssl-certfile", str(server / "server.pem"), "--ssl-keyfile", str(server / "server.key")]
-        command += ["--enable-supernode-auth", "--database", str(server / "state.db")]
+        command += ["--enable-supernode-auth", "--database", str(self.place.logs / _DATABASE)]
         command += ["--disable-runtime-dependency-installation"]
         self.processes.start("superlink", command, server / "flwr")
         self._wait("superlink", lambda: _answers(self.port), 600)
@@ -160,7 +164,7 @@ class Cluster:
     def _register(self, member: Member) -> None:
         key = str(self.place.node(member.name) / "key.pub")
         done = self.flwr("supernode", "register", key, CONNECTION, "--name", member.name)
-        if done.returncode and "already in use" not in done.stdout + done.stderr:
+        if done.returncode:
             raise FedawsError(f"cannot register {member.name}: {_last_line(done)}")
 
     def start_node(
@@ -183,11 +187,13 @@ class Cluster:
         settings = {name: str(path) for name, path in paths.items()} | overrides
         told = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
         done = self.flwr("run", str(place.app), CONNECTION, "--format", "json", "--run-config", told)
-        try:
-            run_id = json.loads(done.stdout)["run-id"]
-        except (ValueError, KeyError, TypeError):
-            raise FedawsError(f"the run was not started: {_last_line(done)}; see {self.place.logs}") from None
-        return str(run_id)
+        answer: dict[str, Any] = {}
+        with suppress(ValueError):
+            answer = json.loads(done.stdout)
+        if "run-id" not in answer:
+            why = str(answer.get("error-message", "")).strip().rpartition("\n")[2] or _last_line(done)
+            raise FedawsError(f"the run was not started: {why}; see {self.place.logs}")
+        return str(answer["run-id"])
 
     def status(self, run_id: str) -> str:
         """Where a run is; `flwr run` itself reports success also of a run that failed."""
