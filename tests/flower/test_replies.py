@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -247,6 +248,33 @@ def test_a_reply_that_flower_cannot_unpack_harms_nobody(
     made = trial(4)
     made.serve()
     assert made.remembered()["rejected"] == {"bytes": made.config.train.rounds}
+
+
+@pytest.mark.parametrize(
+    ("call", "counted"), [("pull_messages", {}), ("push_messages", {"failed": 4}), ("get_nodes", {})]
+)
+def test_a_superlink_in_trouble_is_asked_again(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, call: str, counted: dict[str, int]
+) -> None:
+    """Under load Flower's database is locked now and then, and the SuperLink answers 500: no node's fault."""
+    from fedaws.flower.inprocess import InProcessGrid
+
+    honest, failures = getattr(InProcessGrid, call), list[str]()
+
+    def failing(self: InProcessGrid, *args: Any) -> Any:
+        if not failures:
+            failures.append(call)
+            raise httpx.HTTPStatusError(
+                "locked", request=httpx.Request("POST", "http://x"), response=httpx.Response(500)
+            )
+        return honest(self, *args)
+
+    monkeypatch.setattr(InProcessGrid, call, failing)
+    made = trial(4, wait=5.0)
+    made.serve()
+    assert failures == [call]
+    assert made.remembered()["rejected"] == counted
+    assert RunFolder(made.place.run).metrics()[-1]["replies"] == 4
 
 
 def test_a_reply_that_no_check_was_made_for_harms_nobody(

@@ -89,7 +89,11 @@ class Mailbox:
 
     def _sent(self, grid: Grid, messages: list[Message]) -> list[str]:
         """The ids of the messages that the SuperLink took."""
-        taken = list(grid.push_messages(messages))
+        try:
+            taken = list(grid.push_messages(messages))
+        except httpx.HTTPStatusError as error:  # the round will be tried again
+            _LOG.warning("the SuperLink answers %d", error.response.status_code)
+            taken = []
         for message in messages:
             if message.metadata.message_id not in taken:
                 self._drop(message.metadata.message_id, "failed", "the SuperLink did not take the message for it")
@@ -143,6 +147,9 @@ def _look(grid: Grid, message_id: str, found: SimpleQueue[tuple[str, Found]], ov
     while not over.is_set():
         try:
             replies = list(grid.pull_messages([message_id]))
+        except httpx.HTTPStatusError as error:  # the SuperLink's trouble, such as a locked database, not the reply's
+            _LOG.warning("the SuperLink answers %d; looking again", error.response.status_code)
+            replies = []
         except BaseException as error:  # Flower's word for a run that was stopped is no Exception
             found.put((message_id, error))
             return

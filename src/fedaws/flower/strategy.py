@@ -10,6 +10,7 @@ from dataclasses import replace
 from statistics import median
 from typing import cast
 
+import httpx
 import torch
 import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -251,7 +252,12 @@ class FedAwS(Strategy):
         end = time.monotonic() + self.wait
         while True:
             self.federation = self.federation.refreshed()
-            found, members = self._identified(grid), len(self.federation.active)
+            try:
+                found = self._identified(grid)
+            except httpx.HTTPStatusError as error:  # its database is locked, say; ask again
+                _LOG.warning("the SuperLink answers %d", error.response.status_code)
+                found = {}
+            members = len(self.federation.active)
             per_round = self.config.clients.per_round
             needed = self._quorum_of(members if per_round == "all" else min(per_round, members))
             if len(found) >= (members if everybody else needed):
