@@ -43,6 +43,7 @@ def test_it_learns() -> None:
         ["server.table_optimizer=adagrad"],
         ["server.table_optimizer=sgd"],
         ["method=softmax", "clients.sampled_classes=10"],
+        ["data.drop=0.4"],
     ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, settings: list[str]) -> None:
@@ -113,3 +114,12 @@ def test_oracles_learn_nearly_as_much_from_a_third_of_the_classes_a_round(method
         return float(fedaws.train(config=config(*chosen), reporter=silent()).metrics[-1]["precision@1"])
 
     assert precision("clients.sampled_classes=12") > 0.7 * precision()
+
+
+def test_the_serial_runner_leaves_out_the_same_features() -> None:
+    settings = ["data.drop=0.4", "train.rounds=4", "train.evaluate_every=4", "data.clients_per_class=1"]
+    pooled = fedaws.train(config=config(*settings, "train.runner=pooled"), reporter=silent())
+    serial = fedaws.train(config=config(*settings, "train.runner=serial"), reporter=silent())
+    torch.testing.assert_close(pooled.theta["table"], serial.theta["table"], atol=1e-5, rtol=0)
+    without = fedaws.train(config=config(*settings, "data.drop=0"), reporter=silent())
+    assert not torch.allclose(pooled.theta["table"], without.theta["table"], atol=1e-3)

@@ -15,6 +15,7 @@ from fedaws.data.augment import resized
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.errors import FedawsError
 from fedaws.models import batch_norms, example_shape_fits, mixes_examples, model_tensors
+from fedaws.sparse import SparseRows
 from fedaws.types import ServerState
 
 Warn = Callable[[str], None]
@@ -27,6 +28,8 @@ def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn
     """Refuse what cannot train, warn of what will not train well."""
     example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
     _check_images(cfg, data, encoder)
+    if cfg.data.drop and not isinstance(data.x, SparseRows):
+        raise FedawsError(f"data.drop={cfg.data.drop:g} needs sparse examples, got dense ones; set data.drop=0")
     method = method_of(cfg)
     several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
     if method.rows != "all" and several:

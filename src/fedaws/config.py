@@ -44,6 +44,7 @@ class DataConfig(Section):
     root: str | None = None  # where they are looked for first, before $FEDAWS_DATA and the cache; images: their folder
     image_size: Count | None = None  # images: the side they are scaled and cut to; None: they have one size already
     augment: Literal["none", "crop-flip"] = "none"  # what a client does to its images before each step
+    drop: Fraction = 0.0  # sparse data: the part of an example's features that a client leaves out in a step
     clients_per_class: Count = 1
     classes_per_client: Count | None = None  # None: as the method has it (1, and 2 for fedavg)
     num_classes: Count | None = None  # more than the labels show: the others keep an untrained row
@@ -68,6 +69,7 @@ class ModelConfig(Section):
     residual: bool = False  # bag: add the features' mean to what the layers make of it
     norm: NormName = "weight"  # resnet: what stands in for BatchNorm (docs/results/recipe.md)
     normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
+    crowding: NonNegative = 0.0  # so much of a class's mean cosine with its ten nearest is taken from its scores
 
 
 class ClientsConfig(Section):
@@ -124,6 +126,7 @@ class TrainConfig(Section):
 
     rounds: Count = 300
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    enroll: NonNegative = 0.0  # after the last round so much of the mean of a class's embeddings is added to its row
     warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
     sizes: tuple[tuple[Fraction, Side], ...] = ()  # from this part of the rounds on, images of this size
     evaluate_every: Count = 25
@@ -155,6 +158,11 @@ class Config(Section):
                 f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten}, "
                 f"remember={spread.remember} "
                 "needs unit rows (it has no minimum without them); set model.normalize=true or regularizer=margin alone"
+            )
+        if not self.model.normalize and (self.model.crowding or self.train.enroll):
+            raise ValueError(
+                f"model.crowding={self.model.crowding:g}, train.enroll={self.train.enroll:g} need unit rows and "
+                "embeddings; set model.normalize=true"
             )
         all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
         if all_pairs and spread.candidates != "all":

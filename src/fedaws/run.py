@@ -3,7 +3,8 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from fedaws.checks import check_loss, check_setup, check_weights, warn_of_collapse
 from fedaws.config import Config
 from fedaws.core.algorithm import run_round
+from fedaws.core.enroll import enroll
 from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features, as_input
@@ -24,7 +26,7 @@ from fedaws.evaluate import evaluate
 from fedaws.evaluate.details import examine
 from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.measures import embed_all
-from fedaws.evaluate.precision import Ranking, rank
+from fedaws.evaluate.precision import Ranking, crowding, rank
 from fedaws.memory import keep_freed_memory
 from fedaws.models import (
     batch_norms,
@@ -40,6 +42,7 @@ from fedaws.parallel import shared_out
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
+from fedaws.runners.means import embedding_sums
 from fedaws.sparse import Rows, SparseRows, is_scipy
 from fedaws.types import Broadcast, Params, RunClients, ServerState, Update
 
@@ -94,7 +97,7 @@ class Run:
         if k < 1:
             raise FedawsError(f"k={k}; wanted at least one class")
         if index is None:
-            return rank(self.embed(x), self.W, k)
+            return rank(self.embed(x), self.W, k, self._shift)
         if index.num_classes != len(self.W):
             raise FedawsError(
                 f"the index has {index.num_classes} classes, the model {len(self.W)}; make it by this run's index()"
@@ -103,7 +106,7 @@ class Run:
 
     def index(self, cells: int | None = None) -> ClassIndex:
         """An approximate index of the classes for :meth:`identify`, by default of √classes cells; needs faiss."""
-        return ClassIndex(self.W, cells)
+        return ClassIndex(self.W, cells, self._shift)
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
         """All measures on the test set of `data`, by default the run's own."""
@@ -115,6 +118,11 @@ class Run:
         x, y = self._checked(data.x_test), data.y_test.to(self.W.device)
         weights = None if data.label_weights is None else data.label_weights.to(self.W.device)
         return evaluate(self.encoder, self.theta, self.W, x, y, self.config, weights)
+
+    @cached_property
+    def _shift(self) -> Tensor | None:
+        """What is taken from the classes' scores."""
+        return crowding(self.W, self.config.model.crowding)
 
     def _configured_data(self) -> FederatedData:
         if self.facts.own_data:
@@ -232,6 +240,9 @@ def _loop(
         journal.add(state.loss, time.perf_counter() - started)
         done = state.round_num
         check_loss(state.loss, done)
+        if done == cfg.train.rounds and cfg.train.enroll and method_of(cfg).rows != "fixed":
+            sums = embedding_sums(encoder, _model(cfg, data, encoder, state), data)
+            state = replace(state, W=enroll(state.W, sums, cfg.train.enroll))
         reporter.on_round(done, state.loss)
         paused = time.perf_counter()
         if done % cfg.train.evaluate_every == 0 or done == cfg.train.rounds:

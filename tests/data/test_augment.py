@@ -1,4 +1,4 @@
-"""Crops and flips: which pixel goes where, how often, and on what it depends."""
+"""Crops and flips, features left out: what goes where, how often, and on what it depends."""
 
 import itertools
 
@@ -7,11 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedaws
 from fedaws.config import Config
 from fedaws.data import FederatedData, from_arrays
-from fedaws.data.augment import SHIFT, crop_and_flip, resized
+from fedaws.data.augment import SHIFT, crop_and_flip, leave_out, resized
 from fedaws.data.hashing import hash_tensor
 from fedaws.runners.common import ClientData
+from fedaws.sparse import SparseRows
+from helpers import refusal
 
 WAYS = 2 * 81  # 9 × 9 shifts, flipped or not
 UNSHIFTED = 40  # 4 rows and 4 columns of 9 away from the corner crop
@@ -233,3 +236,37 @@ def test_without_augmentation_the_images_are_as_they_are() -> None:
 def test_the_size_follows_the_rounds() -> None:
     data, cfg = federation(), config("train.rounds=4", "train.sizes=[[0.25, 4], [0.75, 6]]")
     assert [seen(cfg, data, [0], t).shape[-1] for t in range(4)] == [8, 4, 4, 6]
+
+
+def bag(*lengths: int) -> SparseRows:
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    count = int(starts[-1])
+    return SparseRows(torch.arange(count), torch.arange(count) + 1.0, starts, width=count)
+
+
+def test_the_wanted_part_of_the_features_is_left_out() -> None:
+    x = bag(*[10] * 2000)
+    kept = leave_out(x, torch.arange(2000), 0.3)
+    assert abs(len(kept.indices) / len(x.indices) - 0.7) < 0.01  # some four standard deviations
+    assert kept.values is not None
+    assert kept.values.equal(kept.indices + 1.0)  # every feature has kept its value
+
+
+def test_no_example_loses_all_its_features() -> None:
+    kept = leave_out(bag(1, 2, 0, 3), torch.arange(4), 0.99)
+    assert kept.counts.tolist() == [1, 1, 0, 1]
+
+
+def test_what_is_left_out_depends_on_the_examples_own_number_alone() -> None:
+    x, draws = bag(9, 9, 9), torch.tensor([5, 6, 5])
+    kept = leave_out(x, draws, 0.5)
+    alone = leave_out(x[2:], draws[2:], 0.5)
+    places = [kept[i : i + 1].indices - 9 * i for i in range(3)]
+    assert places[0].equal(places[2])
+    assert not places[0].equal(places[1])
+    assert alone.indices.equal(kept[2:].indices)
+
+
+def test_only_sparse_examples_have_features_to_leave_out() -> None:
+    told = refusal(lambda: fedaws.train(config=Config().override(["data.drop=0.5"])))
+    assert told == "data.drop=0.5 needs sparse examples, got dense ones; set data.drop=0"

@@ -1,8 +1,11 @@
-"""What a client does to its images before it trains on them: random crops and flips, and a smaller size."""
+"""What a client does to its examples before it trains on them: crops and flips, a smaller size; fewer features."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedaws.data.hashing import hash_tensor
+from fedaws.sparse import SparseRows
 
 SHIFT = 4
 """A crop is off centre by at most so many pixels; what it lacks at one side is the image mirrored."""
@@ -41,3 +44,22 @@ def resized(x: Tensor, size: int) -> Tensor:
         return x
     small = F.interpolate(x, size=(size, size), mode="bilinear", antialias=True, align_corners=False)
     return small.contiguous(memory_format=torch.channels_last)
+
+
+def leave_out(x: SparseRows, draws: Tensor, part: float) -> SparseRows:
+    """The examples with this part of their features left out, as the random number of each in `draws` [B] says.
+
+    Whether a feature stays depends on its example's number and its place in the example alone. One always stays.
+
+    >>> x = SparseRows(torch.arange(8), torch.ones(8), torch.tensor([0, 8]), width=8)
+    >>> leave_out(x, torch.tensor([1]), 0.5).indices.tolist()
+    [1, 2, 3, 4, 5]
+    """
+    rows = x.row_of_each
+    place = torch.arange(len(rows), device=x.device) - x.starts[rows]
+    chance = hash_tensor(0, draws.to(x.device)[rows], place)  # of 40 bits
+    highest = chance.new_zeros(len(x)).scatter_reduce_(0, rows, chance, "amax")
+    kept = (chance >= part * 2**40) | (chance == highest[rows])
+    counts = torch.bincount(rows[kept], minlength=len(x))
+    values = None if x.values is None else x.values[kept]
+    return SparseRows(x.indices[kept], values, F.pad(counts.cumsum(0), (1, 0)), x.width)

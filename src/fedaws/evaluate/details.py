@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedaws.config import Config
 from fedaws.data.federated import as_input
 from fedaws.evaluate.measures import embed_all
-from fedaws.evaluate.precision import rank, right
+from fedaws.evaluate.precision import crowding, rank, right
 from fedaws.sparse import Rows, SparseRows
 from fedaws.types import Params
 
@@ -32,7 +32,7 @@ def examine(encoder: nn.Module, theta: Params, W: Tensor, x: Rows, y: Rows, cfg:
     x, y = x.index_select(0, chosen), y.index_select(0, chosen)
     embeddings = embed_all(encoder, theta, x, cfg.model.normalize)
     k = min(_FOR_SETS if isinstance(y, SparseRows) else 1, len(W))
-    best = rank(embeddings, W, k).classes  # [N, k]
+    best = rank(embeddings, W, k, crowding(W, cfg.model.crowding)).classes  # [N, k]
     labels = y.indices if isinstance(y, SparseRows) else y
     counts = torch.bincount(labels, minlength=len(W))
     hits = torch.bincount(best[right(best, y)], minlength=len(W))

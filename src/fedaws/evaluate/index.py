@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.errors import FedawsError
@@ -18,11 +19,12 @@ _TRAINING = 64  # rows for each cell that k-means sees
 
 
 class ClassIndex:
-    """The rows of W in about √C cells."""
+    """The rows of W in about √C cells; a class's `shift` is taken from its scores."""
 
-    def __init__(self, W: Tensor, cells: int | None = None) -> None:
-        faiss, rows = _faiss(), _array(W)
-        self.num_classes, dim = W.shape
+    def __init__(self, W: Tensor, cells: int | None = None, shift: Tensor | None = None) -> None:
+        self._shifted = shift is not None
+        faiss, rows = _faiss(), _array(W if shift is None else torch.cat([W, -shift[:, None]], 1))
+        self.num_classes, dim = rows.shape
         self.cells = max(1, round(math.sqrt(len(W)))) if cells is None else cells
         if not 1 <= self.cells <= len(W):
             raise FedawsError(f"cells={cells}; wanted 1 to {len(W)}, the number of classes")
@@ -37,7 +39,8 @@ class ClassIndex:
         if probes < 1:
             raise FedawsError(f"probes={probes}; wanted at least one cell to look into")
         self._index.nprobe = min(probes, self.cells)
-        scores, classes = self._index.search(_array(embeddings), min(k, self.num_classes))
+        asked = F.pad(embeddings, (0, 1), value=1.0) if self._shifted else embeddings  # (g, 1) · (w, −shift)
+        scores, classes = self._index.search(_array(asked), min(k, self.num_classes))
         found = torch.from_numpy(classes).to(embeddings.device)
         return Ranking(found, torch.from_numpy(scores).to(embeddings.device).masked_fill_(found < 0, -torch.inf))
 

@@ -7,7 +7,7 @@ from fedaws.config import Config
 from fedaws.core.local import embed
 from fedaws.core.losses import positive_hinge
 from fedaws.data.federated import as_input
-from fedaws.evaluate.precision import precision_at, propensity_scored, rank
+from fedaws.evaluate.precision import crowding, precision_at, propensity_scored, rank
 from fedaws.evaluate.theory import error_bounds, separation
 from fedaws.models import evaluating
 from fedaws.parallel import Workers, own_copies
@@ -50,10 +50,11 @@ def evaluate(
 ) -> dict[str, float]:
     """precision@1/3/5, the positive hinge on the test set, ρ, the largest cosine; for unit embeddings the bounds.
 
-    For sets of labels also the propensity-scored precision, but not the bounds, which are of one label an example.
+    For sets of labels also the propensity-scored precision, but not the bounds, which are of one label an example and
+    of scores from which nothing was taken.
     """
     embeddings = embed_all(encoder, theta, x, cfg.model.normalize)
-    ranking = rank(embeddings, W, max(KS))
+    ranking = rank(embeddings, W, max(KS), crowding(W, cfg.model.crowding))
     ks = [k for k in KS if k <= len(W)]
     measures = {f"precision@{k}": precision_at(ranking, y, k) for k in ks}
     if isinstance(y, SparseRows):
@@ -63,7 +64,7 @@ def evaluate(
         return measures | separation(W)
     measures["test_loss"] = float(positive_hinge(embeddings, W[y], cfg.clients.margin).mean())
     measures |= separation(W)
-    if cfg.model.normalize:
+    if cfg.model.normalize and not cfg.model.crowding:
         rho = measures["min_separation"]
         measures |= error_bounds(embeddings, y, W, rho, cfg.spread.margin, cfg.clients.margin)
     return measures

@@ -8,6 +8,8 @@ from torch import Tensor
 from fedaws.core.mining import best_columns
 from fedaws.sparse import Rows, SparseRows
 
+_NEAR = 10  # classes that make a crowd
+
 
 class Ranking(NamedTuple):
     """Classes by falling score."""
@@ -16,14 +18,31 @@ class Ranking(NamedTuple):
     scores: Tensor  # [B, k]
 
 
-def rank(embeddings: Tensor, W: Tensor, k: int) -> Ranking:
-    """The k classes with the highest scores w_c · g, best first; |examples| × C is never whole in memory.
+def rank(embeddings: Tensor, W: Tensor, k: int, shift: Tensor | None = None) -> Ranking:
+    """The k classes with the highest scores w_c · g, less the classes' `shift` [C], best first; in tiles.
 
     >>> rank(torch.tensor([[0.6, 0.8]]), torch.eye(2), k=1).classes
     tensor([[1]])
     """
-    scores, classes = best_columns(embeddings, W, min(k, len(W)))
+    scores, classes = best_columns(embeddings, W, min(k, len(W)), shift=shift)
     return Ranking(classes, scores)
+
+
+def crowding(W: Tensor, weight: float) -> Tensor | None:
+    r"""What a class's scores are lowered by where other classes are near, [C]; None for a weight of 0.
+
+    .. math:: shift_c = weight \cdot \frac1k \sum_{y \in N_k(c)} w_c \cdot w_y, \qquad k = 10
+
+    Rows in a crowd are near to more examples than are theirs: hubs (Dinu et al. 2015; with a weight of ½ this is the
+    class's half of the CSLS of Conneau et al. 2018). It needs W alone, and a search of all classes for all: O(C² d).
+
+    >>> crowding(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, -1.0]]), 0.5)  # ½ · mean of 0.6 and 0; 0.6, −0.8; …
+    tensor([ 0.1500, -0.0500, -0.2000])
+    """
+    if not weight or len(W) < 2:
+        return None
+    scores, _ = best_columns(W, W, min(_NEAR, len(W) - 1), own=torch.arange(len(W), device=W.device))
+    return scores.mean(1).mul_(weight)
 
 
 def precision_at(ranking: Ranking, labels: Rows, k: int) -> float:

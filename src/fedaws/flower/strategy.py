@@ -100,6 +100,10 @@ class FedAwS(Strategy):
             raise FedawsError(
                 f"method={self.config.method} sends every client all class embeddings; over Flower use method=fedaws"
             )
+        if self.config.train.enroll:
+            raise FedawsError(
+                f"train.enroll={self.config.train.enroll:g} is not carried over Flower yet; set train.enroll=0"
+            )
         if self.config.clients.sampling != "uniform":
             raise FedawsError("clients.sampling=examples needs counts that the server has not; set it to uniform")
 

@@ -11,7 +11,7 @@ from fedaws.config import Config
 from fedaws.core.methods import method_of
 from fedaws.core.sampling import positions
 from fedaws.core.schedule import image_size
-from fedaws.data.augment import crop_and_flip, resized
+from fedaws.data.augment import crop_and_flip, leave_out, resized
 from fedaws.data.batches import BatchPlan
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.data.hashing import hash64, hash_tensor
@@ -23,7 +23,7 @@ class Drawn(NamedTuple):
 
     numbers: Tensor  # [m, E, b] into FederatedData.x
     share: Tensor  # [m, E, b] of the step's mean; 0 for padding
-    draws: Tensor | None  # [m, E, b] a random number for each, if images are to be augmented
+    draws: Tensor | None  # [m, E, b] a random number for each, if they are to be augmented
     size: int | None  # what images are resized to
 
     def part(self, block: slice) -> "Drawn":
@@ -53,7 +53,8 @@ class ClientData:
         self._cfg, self._plan = cfg, BatchPlan(data, cfg.clients, cfg.seed)
         self._x, self._y = data.x, data.y
         self._labels = method_of(cfg).rows == "all"  # a client with a row of its own has one class, and no use for y
-        self._chance = hash64(cfg.seed, "augment") if cfg.data.augment != "none" else None
+        augmented = cfg.data.augment != "none" or cfg.data.drop > 0
+        self._chance = hash64(cfg.seed, "augment") if augmented else None
         by_examples = cfg.clients.weighting == "examples"
         self._weights = data.num_examples.to(torch.float32) if by_examples else torch.ones(len(data.num_examples))
 
@@ -75,7 +76,8 @@ class ClientData:
         y = y if classes is None else positions(classes, y)
         share = share.to(self._x.device)
         if isinstance(self._x, SparseRows):
-            return Examples(self._x.index_select(0, flat), y, share)
+            rows = self._x.index_select(0, flat)
+            return Examples(rows if draws is None else leave_out(rows, draws.flatten(), self._cfg.data.drop), y, share)
         x = self._x.index_select(0, flat) if draws is None else crop_and_flip(self._x, flat, draws.flatten())
         x = as_input(x) if size is None else resized(as_input(x), size)
         return Examples(x, y, share)
