@@ -525,3 +525,10 @@ def test_a_terminal_of_80_columns_shows_all_figures_and_is_left_in_order(tmp_pat
     assert "fedaws on digits after 700 rounds" in lines[1]  # the bar is gone
     assert lines[-2:] == ["saved in runs/digits-fedaws-1", ""]
     assert all(len(line) <= 80 for line in lines[1:])
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "reproduce", "flower init"])
+def test_help_says_what_is_required_or_default_in_plain_brackets(cli: Cli, command: str) -> None:
+    told = cli(*command.split(), "--help").out
+    assert "[required]" in told
+    assert "\\[" not in told

@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Federated learning with only positive labels (FedAwS, ICML 2020).",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
 app.add_typer(cli_flower.app, name="flower")
 

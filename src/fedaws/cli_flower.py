@@ -13,7 +13,7 @@ from fedaws.cli_common import Json, Settings, print_json, reported, user_errors
 from fedaws.errors import FedawsError
 from fedaws.record.folder import RunFolder
 
-app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode=None)
+app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode="rich")
 
 
 @app.command("init", epilog="Example: fedaws flower init trial --clients 10 && fedaws flower up trial")
