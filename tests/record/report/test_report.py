@@ -161,6 +161,23 @@ def test_where_the_data_lies_is_not_told(tiny: Config, tmp_path: Path) -> None:
     assert "somebody" not in make_page(collect([tmp_path]))
 
 
+def test_runs_on_data_in_two_places_are_told_apart_by_the_last_part_of_each(tiny: Config, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        fedaws.train(config=tiny.override([f"data.root=/home/somebody/{name}"]), folder=tmp_path / name)
+    text = make_page(collect([tmp_path]))
+    assert "fedaws root=old" in text
+    assert "somebody" not in text
+
+
+def test_where_a_file_of_data_lies_is_not_told(cli: Cli, tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 4
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    cli("train", "digits", "-s", f"data.name={tmp_path}/mine.npz", "-s", "train.rounds=2", "--out", "run")
+    text = Path("run/report.html").read_text()
+    assert "mine.npz" in text
+    assert str(tmp_path) not in text
+
+
 def test_images_of_confused_examples_are_shown(cli: Cli) -> None:
     cli("train", "digits", "-s", "train.rounds=3", "--out", "run")
     images = page_of(Path("run")).all("img")
@@ -368,6 +385,14 @@ def test_odd_rows_along_the_way_do_not_break_the_page(run: Path, rows: torch.Ten
     for path in RunFolder(run).traces()[2:4]:
         write_tensors(path, {"classes": torch.arange(len(rows)), "rows": rows}, {})
     page_of(run)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_notice_names_a_run_and_not_where_it_lies(comparison: Path, run: Path, name: str) -> None:
+    garbage(run / name)
+    text = make_page(collect([comparison / "softmax-seed0", run]))
+    assert str(run.parent) not in text
+    assert f"{run.parent.name}/run" in text
 
 
 # --- what stands in files is only ever text -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fedaws.record.report import charts
 from fedaws.record.report.charts import Axes, Line, shown
-from fedaws.record.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, traces
+from fedaws.record.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, setting, traces
 from fedaws.record.report.draft import PANELS, Draft
 from fedaws.record.report.figures import Figure, Table, class_names, num_classes, spaced, three, two
 from fedaws.record.report.geometry import BINS, Cosines, Motion, cosines, motions
@@ -154,7 +154,7 @@ def class_section(draft: Draft) -> dict[str, Any] | None:
     if details.examples < details.test_examples:
         note += f" {details.examples:,} of {details.test_examples:,} test examples, evenly spaced."
     if len(found) < len(draft.groups):
-        note += f" Only runs on {first.config.data.name} that have been examined."
+        note += f" Only runs on {setting(first.config, 'data.name')} that have been examined."
     return {"plot": plot, "table": table, "note": note, "dots": dots}
 
 

@@ -73,7 +73,7 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
         "flower": flower(runs),
     }
     return sections | {
-        "notices": list(dict.fromkeys(draft.notices))[:40],
+        "notices": list(dict.fromkeys(map(found.without_paths, draft.notices)))[:40],
         "several": any(len(group.runs) > 1 for group in groups),
     }
 

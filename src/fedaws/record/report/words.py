@@ -6,7 +6,7 @@ from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.record.journal import differences
 from fedaws.record.report.charts import shown
-from fedaws.record.report.collect import Group, RunData, typed, value_of
+from fedaws.record.report.collect import Group, RunData, setting
 from fedaws.record.report.figures import Table, duration, num_classes, plus_minus, statistics
 
 _SHORT = {
@@ -47,7 +47,7 @@ def facts(groups: list[Group]) -> list[tuple[str, str]]:
     """What all runs are about."""
     run = groups[0].shown
     cfg, details, classes = run.config, run.details, num_classes(run)
-    data = dict.fromkeys(g.config.data.name for g in groups)
+    data = dict.fromkeys(setting(g.config, "data.name") for g in groups)
     facts = [("Data", ", ".join(data) + (" (given in Python)" if run.facts and run.facts.own_data else ""))]
     if classes:
         facts.append(("Classes", f"{classes:,}, each known to its own clients only"))
@@ -84,15 +84,13 @@ def settings(groups: list[Group]) -> list[Table]:
     tables = []
     between = [key for key in varying if key not in hidden]
     if between:
-        rows = [
-            [key, typed(value_of(default, key)), *(typed(value_of(cfg, key)) for cfg in configs)] for key in between
-        ]
+        rows = [[key, *(setting(cfg, key) for cfg in [default, *configs])] for key in between]
         tables.append(
             Table("Settings in which the runs differ", ["setting", "default", *(g.label for g in groups)], rows)
         )
-    same = [(k, ours, usual) for k, ours, usual in differences(configs[0], default) if k not in hidden | varying.keys()]
+    same = [key for key, _, _ in differences(configs[0], default) if key not in hidden | varying.keys()]
     if same:
-        rows = [[key, typed(usual), typed(ours)] for key, ours, usual in same]
+        rows = [[key, setting(default, key), setting(configs[0], key)] for key in same]
         title = "Settings that differ from the defaults" + (", the same in all runs" if len(groups) > 1 else "")
         tables.append(Table(title, ["setting", "default", "here"], rows))
     return tables
@@ -119,8 +117,8 @@ def _words(cfg: Config, left_out: set[str], seed: int) -> list[str]:
         return ["config.toml"]
     usual = configuration.load(cfg.name)
     settings = [
-        f"{key}={'DIR' if key == 'data.root' else typed(ours)}"
-        for key, ours, _ in differences(cfg, usual)
+        f"{key}={'DIR' if key == 'data.root' else setting(cfg, key)}"
+        for key, _, _ in differences(cfg, usual)
         if key not in left_out
     ]
     settings += [f"seed={seed}"] * (seed != usual.seed)
