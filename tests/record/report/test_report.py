@@ -18,6 +18,7 @@ from fedaws.compare import compare
 from fedaws.record.files import write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.record.report.collect import collect, find_runs, grouped
+from fedaws.record.report.geometry import cosines
 from fedaws.record.report.page import make_page, write_report
 from fedaws.run import Interrupted
 
@@ -107,6 +108,22 @@ def test_methods_are_told_by_name_with_their_figures(comparison: Path) -> None:
     text = page_of(comparison).text
     assert f"softmax reaches {mean:.1f} ± {spread:.1f} % precision@1" in text
     assert "Baseline-1" in text
+
+
+def test_the_nearest_pairs_of_many_classes_are_those_of_all() -> None:
+    rows = torch.nn.functional.normalize(torch.randn(600, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    every = sorted(((float(rows[a] @ rows[b]), a, b) for a in range(600) for b in range(a)), reverse=True)[:12]
+    found = cosines(rows)
+    assert found.searched == 600
+    assert [(b, a) for a, b, _ in found.pairs] == [(a, b) for _, a, b in every]
+    assert [cosine for *_, cosine in found.pairs] == pytest.approx([cosine for cosine, *_ in every])
+
+
+@pytest.mark.parametrize("classes", [101, 512])
+def test_classes_that_fell_together_are_the_nearest_pair(classes: int) -> None:
+    rows = torch.eye(classes)
+    rows[classes - 1] = rows[3]
+    assert cosines(rows).pairs[0] == (3, classes - 1, 1.0)
 
 
 def test_curves_are_means_over_the_seeds_with_a_band_from_lowest_to_highest(comparison: Path) -> None:
