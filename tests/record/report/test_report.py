@@ -106,8 +106,60 @@ def test_methods_are_told_by_name_with_their_figures(comparison: Path) -> None:
     rows = [RunFolder(comparison / f"softmax-seed{seed}").metrics()[-1]["precision@1"] for seed in (0, 1)]
     mean, spread = 100 * np.mean(rows), 100 * np.std(rows, ddof=1)
     text = page_of(comparison).text
-    assert f"softmax reaches {mean:.1f} ± {spread:.1f} % precision@1" in text
-    assert "Baseline-1" in text
+    assert f"softmax oracle all of W {mean:.1f} ± {spread:.1f} %" in text
+    assert "positive-only Baseline-1" in text
+
+
+def runs_of(tmp_path: Path, **precisions: list[float]) -> Path:
+    """Runs of these methods (seeds 0, 1, …) with nothing but settings and a last row."""
+    for name, values in precisions.items():
+        for seed, value in enumerate(values):
+            folder = RunFolder(tmp_path / f"{name}-{seed}")
+            method, _, weight = name.replace("_", "-").partition("-at-")
+            folder.create(Config().override([f"method={method}", f"seed={seed}", f"spread.weight={weight or 10}"]))
+            folder.metrics_file.write_text(
+                json.dumps({"round": 9, "precision@1": value, "max_cosine": 1 - value}) + "\n"
+            )
+    return tmp_path
+
+
+def test_the_answer_comes_first_fedaws_beside_the_others(tmp_path: Path) -> None:
+    # 0.8 and 0.9: mean 85, standard deviation 7.1. 0.92: 7 points more, within √2 · 7.1. 0.3: 55 points less, without.
+    text = page_of(runs_of(tmp_path, fedaws=[0.8, 0.9], softmax=[0.87, 0.97], positive_only=[0.25, 0.35])).text
+    right = "fedaws is right about 85.0 ± 7.1 % of the test examples"
+    assert f"{right}: 55.0 points above positive-only, level with softmax within the spread of the seeds." in text
+
+
+def test_with_one_seed_nothing_is_called_level(tmp_path: Path) -> None:
+    text = page_of(runs_of(tmp_path, fedaws=[0.9], softmax=[0.901])).text
+    assert "fedaws is right about 90.0 % of the test examples: 0.1 points below softmax." in text
+
+
+def test_of_a_sweep_the_best_and_the_worst_are_told(tmp_path: Path) -> None:
+    text = page_of(runs_of(tmp_path, fedaws_at_1=[0.5], fedaws_at_2=[0.9], fedaws_at_3=[0.7])).text
+    assert "Of 3 kinds of runs fedaws weight=2.0 is right most often, about 90.0 % of the test examples" in text
+    assert "; fedaws weight=1.0 least, about 50.0 %." in text
+
+
+def test_the_closest_and_the_farthest_classes_are_told(tmp_path: Path) -> None:
+    text = page_of(runs_of(tmp_path, fedaws=[0.9], fixed=[0.5], positive_only=[0.03])).text
+    fallen = "The two closest classes of positive-only have fallen together (cosine 0.97)"
+    assert f"{fallen}, those of fedaws stand far apart (cosine 0.1)." in text
+
+
+def test_what_is_on_the_page_stands_below_its_title(comparison: Path) -> None:
+    assert "tiny 4 classes · 12 rounds · 3 methods · 2 seeds Results" in page_of(comparison).text
+
+
+def test_the_same_colour_is_the_same_share_of_errors_in_every_panel(comparison: Path, tmp_path: Path) -> None:
+    for name, wrong in (("fedaws", 1), ("softmax", 16)):
+        folder = Path(shutil.copytree(comparison / f"{name}-seed0", tmp_path / name))
+        details = json.loads((folder / "details.json").read_text())
+        counts = [[20 - wrong, wrong, 0, 0], [0, 20, 0, 0], [0, 0, 20, 0], [0, 0, 0, 20]]
+        (folder / "details.json").write_text(json.dumps(details | {"confusion": counts}))
+    text = make_page(collect([tmp_path]))
+    assert re.search(r'--a:25%">1<', text)  # √(1/16) of the full colour
+    assert re.search(r'--a:100%">16<', text)
 
 
 def test_the_nearest_pairs_of_many_classes_are_those_of_all() -> None:

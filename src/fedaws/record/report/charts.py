@@ -85,11 +85,11 @@ def swatch(colour: int) -> Markup:
 # --- axes -----------------------------------------------------------------------------------------------------------
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers between two values.
 
     >>> ticks(0, 1500), ticks(-0.2, 1)
-    ([0.0, 500.0, 1000.0, 1500.0], [0.0, 0.5, 1.0])
+    ([0.0, 500.0, 1000.0, 1500.0], [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     """
     width = max(high - low, 1e-300)
     raw = width / most
@@ -238,7 +238,7 @@ def plane(
     parts = []
     for radius in (r for r in (0.25, 0.5, 0.75, 1.0) if zoom * r <= 110):
         parts.append(f'<circle class="disc" r="{zoom * radius:.1f}"/>')
-        parts.append(f'<text class="tick" x="2" y="{-zoom * radius - 2:.1f}">{radius:g}</text>')
+        parts.append(f'<text class="tick mid" x="0" y="{zoom * radius + 3:.1f}">{radius:g}</text>')
     for at in range(len(names)):
         points = [(zoom * p[0], -zoom * p[1]) for place in places if (p := place[at]) is not None]
         if few and points:
@@ -252,7 +252,7 @@ def plane(
         label = f"<text>{escape(name)}</text>" if few and len(name) <= 2 else ""
         size = 7 if label else (4 if few else 2.4)
         parts.append(
-            f'<g class="dot {paint(colour)}" style="transform:translate({x:.1f}px,{y:.1f}px)" '
+            f'<g class="dot{" named" * bool(label)} {paint(colour)}" style="transform:translate({x:.1f}px,{y:.1f}px)" '
             f'data-tip="class {escape(name)}"><circle r="{size}"/>{label}</g>'
         )
     return Markup(

@@ -54,6 +54,7 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
     groups, runs = draft.groups, found.runs
     sections = {
         "title": words.title(groups),
+        "subtitle": words.subtitle(groups),
         "lead": words.lead(groups),
         "legend": [(charts.swatch(draft.colours[g.label]), g.label) for g in groups],
         "summary": _summary(draft),
