@@ -162,6 +162,19 @@ def test_the_same_colour_is_the_same_share_of_errors_in_every_panel(comparison: 
     assert re.search(r'--a:100%">16<', text)
 
 
+def test_a_matrix_drawn_as_an_image_says_what_its_rows_are(tiny: Config, tmp_path: Path) -> None:
+    fedaws.train(config=tiny.override(["data.classes=20", "train.rounds=2"]), folder=tmp_path)
+    text = page_of(tmp_path).text
+    assert "Rows and columns are the classes in their order" in text
+    assert "Rows are true, columns what they are taken for" in text
+
+
+def test_of_many_panels_only_the_range_of_what_the_plane_shows_is_told(tiny: Config, tmp_path: Path) -> None:
+    for weight in range(1, 6):
+        fedaws.train(config=tiny.override([f"spread.weight={weight}", "train.rounds=2"]), folder=tmp_path / f"{weight}")
+    assert re.search(r"of the rows' squared length [\d.]+ % to [\d.]+ %\.", page_of(tmp_path).text)
+
+
 def test_the_nearest_pairs_of_many_classes_are_those_of_all() -> None:
     rows = torch.nn.functional.normalize(torch.randn(600, 8, generator=torch.Generator().manual_seed(0)), dim=1)
     every = sorted(((float(rows[a] @ rows[b]), a, b) for a in range(600) for b in range(a)), reverse=True)[:12]

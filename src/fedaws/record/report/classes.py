@@ -94,6 +94,9 @@ def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
         for _, run, motion in panels
     )  # fmt: skip
     kept = ", ".join(f"{shown(motion.kept, 'percent')} ({group.label})" for group, _, motion in panels)
+    if len(panels) > 4:  # too many to be read one by one
+        parts = [motion.kept for _, _, motion in panels]
+        kept = f"{shown(min(parts), 'percent')} to {shown(max(parts), 'percent')}"
     seed = f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     part = "A plane shows only a part of so many dimensions, of the rows' squared length"
     return f"{seed}; {', '.join(drawn)}. {part} {kept}."
