@@ -226,6 +226,12 @@ def test_a_run_of_a_preset_is_told_by_what_differs_from_it(cli: Cli) -> None:
     assert "fedaws train digits -s train.rounds=3 -s seed=4</code>" in Path("run/report.html").read_text()
 
 
+def test_runs_of_no_preset_are_told_by_their_own_settings(tiny: Config, tmp_path: Path) -> None:
+    for weight in (1, 3):
+        fedaws.train(config=tiny.override([f"spread.weight={weight}"]), folder=tmp_path / f"runs/{weight}")
+    assert "fedaws train runs/1/config.toml fedaws train runs/3/config.toml" in page_of(tmp_path / "runs").text
+
+
 def test_settings_are_told_where_runs_differ_and_where_they_differ_from_the_defaults(
     tiny: Config, tmp_path: Path
 ) -> None:
@@ -275,6 +281,11 @@ def test_a_client_of_an_oracle_is_sent_all_of_w(comparison: Path) -> None:
     # Four classes, five dimensions, four bytes: a row has 20 bytes, W 80.
     text = page_of(comparison).text
     assert re.search(r"Bytes of one client in one round .* fedaws \S+ B 20 B .* softmax \S+ B 80 B", text)
+
+
+def test_a_client_of_an_oracle_over_sampled_classes_is_sent_their_rows(tiny: Config, tmp_path: Path) -> None:
+    fedaws.train(config=tiny.override(["method=softmax", "clients.sampled_classes=3"]), folder=tmp_path)
+    assert re.search(r"Bytes of one client in one round .* softmax \S+ B 60 B", page_of(tmp_path).text)
 
 
 # --- which folders --------------------------------------------------------------------------------------------------
@@ -511,6 +522,17 @@ def test_a_curve_of_very_many_rounds_is_thinned_out(run: Path) -> None:
     line = json.loads(page_of(run).data)["charts"]["loss"]["lines"][0]
     assert len(line["x"]) <= 300
     assert (line["x"][0], line["x"][-1]) == (1, 20_000)
+
+
+def test_a_report_of_twelve_runs_with_17913_classes_each_is_small(run: Path, tmp_path: Path) -> None:
+    facts, rng = fedaws.load(run).facts.model_dump(), torch.Generator().manual_seed(0)
+    for weight in range(12):
+        folder = RunFolder(Path(shutil.copytree(run, tmp_path / f"runs/{weight}")))
+        (folder.path / "config.toml").write_text(folder.config().override([f"spread.weight={weight}"]).to_toml())
+        write_tensors(folder.model_file, {"W": torch.randn(17_913, 5, generator=rng)}, facts)
+    target = write_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert "Nearest pairs of 17,913 classes" in Page(target.read_text()).text
+    assert target.stat().st_size < 3_000_000
 
 
 def test_many_classes_are_shown_as_histogram_and_nearest_pairs(tiny: Config, tmp_path: Path) -> None:

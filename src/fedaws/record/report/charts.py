@@ -50,8 +50,8 @@ class Axes:
 def shown(value: float, form: Format = "number") -> str:
     """A figure as it is read.
 
-    >>> shown(0.97333, "percent"), shown(-0.11106), shown(2.4e-05), shown(0.0)
-    ('97.3 %', '−0.111', '2.4e−5', '0')
+    >>> shown(0.97333, "percent"), shown(-0.11106), shown(2.4e-05), shown(0.0), shown(999.7)
+    ('97.3 %', '−0.111', '2.4e−5', '0', '1,000')
     """
     if form == "percent":
         return f"{100 * value:.1f} %"
@@ -60,7 +60,7 @@ def shown(value: float, form: Format = "number") -> str:
     if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}".replace("-", "−")
-    return f"{value:.3g}".replace("-", "−") if abs(value) < 1000 else f"{value:,.0f}".replace("-", "−")
+    return f"{value:.3g}".replace("-", "−") if abs(value) < 999.5 else f"{value:,.0f}".replace("-", "−")
 
 
 def dash(colour: int) -> str:

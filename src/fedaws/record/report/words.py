@@ -158,20 +158,21 @@ def commands(groups: list[Group]) -> list[str]:
     runs = [run for group in groups for run in group.runs]
     if any(run.facts and (run.facts.own_data or run.facts.own_encoder) for run in runs):
         return []
-    first, seeds = runs[0].config, sorted({run.config.seed for run in runs})
+    seeds = sorted({run.config.seed for run in runs})
     methods = list(dict.fromkeys(run.config.method for run in runs))
     alike = {r.config.model_copy(update={"seed": 0, "method": "fedaws"}).model_dump_json() for r in runs}
     whole = len(runs) == len(methods) * len(seeds) and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
     if len(alike) == 1 and whole and len(runs) > 1:
-        words = ["compare", *_words(first, {"method", "seed"}, seeds[0]), "--methods", ",".join(methods)]
+        words = ["compare", *_words(runs[0], {"method", "seed"}, seeds[0]), "--methods", ",".join(methods)]
         return [shlex.join(["fedaws", *words, *(["--seeds", str(len(seeds))] if len(seeds) > 1 else [])])]
-    return [shlex.join(["fedaws", "train", *_words(run.config, {"seed"}, run.config.seed)]) for run in runs[:12]]
+    return [shlex.join(["fedaws", "train", *_words(run, {"seed"}, run.config.seed)]) for run in runs[:12]]
 
 
-def _words(cfg: Config, left_out: set[str], seed: int) -> list[str]:
+def _words(run: RunData, left_out: set[str], seed: int) -> list[str]:
     """The preset and what differs from it; without a preset the run's own configuration file."""
+    cfg = run.config
     if cfg.name not in configuration.presets():
-        return ["config.toml"]
+        return [f"{run.name}/config.toml"]
     usual = configuration.load(cfg.name)
     settings = [
         f"{key}={'DIR' if key == 'data.root' else setting(cfg, key)}"
