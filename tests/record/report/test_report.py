@@ -438,6 +438,25 @@ def test_odd_figures_do_not_break_the_page(run: Path, row: str) -> None:
     json.loads(page_of(run).data)
 
 
+def test_no_axis_has_half_a_round(run: Path) -> None:
+    rows = [{"round": number, "loss": 0.5, "precision@1": 0.5} for number in (1, 2)]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    chart = re.search(r'data-chart="precision@1".*?</svg>', make_page(collect([run])), re.DOTALL)
+    assert chart
+    assert re.findall(r'class="tick mid"[^>]*>([^<]*)<', chart[0]) == ["0", "1", "2"]
+
+
+def test_a_run_over_flower_does_not_say_that_it_came_from_python(tiny: Config, tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 4
+    fedaws.train(fedaws.from_arrays(x, y), config=tiny, folder=tmp_path)
+    assert "given in Python" in page_of(tmp_path).text
+    line = {"round": 1, "asked": 2, "replies": 2, "answered": ["node-0", "node-1"]}
+    (tmp_path / "participants.jsonl").write_text(json.dumps(line) + "\n")
+    text = page_of(tmp_path).text
+    assert "Python" not in text
+    assert "fedaws flower up" in text
+
+
 def test_a_run_with_one_row_has_a_report(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"round": 3, "loss": 0.0, "precision@1": 0.5}\n')
     assert "50.0 %" in page_of(run).text

@@ -156,6 +156,8 @@ def _frame(across: _Scale, up: _Scale, axes: Axes) -> list[str]:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{y + 4:.1f}">{_tick_label(value, axes.form)}</text>')
     for value in ticks(across.low, across.high):
+        if axes.x == "round" and not value.is_integer():
+            continue
         x = across(value)
         parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - 32}"/>')
         parts.append(f'<text class="tick mid" x="{x:.1f}" y="{HEIGHT - 19}">{_tick_label(value, "number")}</text>')

@@ -100,12 +100,19 @@ def _stand(cosine: float) -> str:
     return "nearly coincide" if cosine > 0.8 else ("stand apart" if cosine > 0.25 else "stand far apart")
 
 
+def _given(run: RunData) -> str:
+    """Who else had the data, if no configuration did."""
+    if not run.facts or not run.facts.own_data:
+        return ""
+    return " (held by the nodes)" if run.attendance else " (given in Python)"
+
+
 def facts(groups: list[Group]) -> list[tuple[str, str]]:
     """What all runs are about."""
     run = groups[0].shown
     cfg, details, classes = run.config, run.details, num_classes(run)
     data = dict.fromkeys(setting(g.config, "data.name") for g in groups)
-    facts = [("Data", ", ".join(data) + (" (given in Python)" if run.facts and run.facts.own_data else ""))]
+    facts = [("Data", ", ".join(data) + _given(run))]
     if classes:
         facts.append(("Classes", f"{classes:,}, each known to its own clients only"))
         clients, cohort = classes * cfg.data.clients_per_class, cfg.clients.per_round
