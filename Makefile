@@ -34,7 +34,7 @@ slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures 
 e2e: $(DONE)       ## real processes on loopback: TLS, keys, kills and restarts; ten minutes and more on two cores
 	$(BIN)/pytest -q -m e2e tests/flower
 
-browser-test: $(DONE) ## the report in headless Chromium: errors, requests, slider, tooltips, widths, dark (apt-get install chromium)
+browser-test: $(DONE) ## report and site in headless Chromium: errors, requests, slider, search, widths, dark (apt-get install chromium)
 	$(BIN)/pytest -q -m browser tests/browser
 
 bench: $(DONE)     ## speeds, as ratios within one run (look at the load first)

@@ -34,6 +34,10 @@ def test_importing_the_package_does_not_load_torch() -> None:
     assert python("import fedaws, sys; print('torch' in sys.modules)") == "False\n"
 
 
+def test_the_command_line_starts_without_scikit_learn() -> None:
+    assert python("import fedaws.cli, sys; print('sklearn' in sys.modules)") == "False\n"
+
+
 def test_training_trains_the_encoder_that_was_given() -> None:
     x = np.random.default_rng(0).normal(size=(20, 3))
     data, encoder = fedaws.from_arrays(x, [0, 1] * 10), nn.Linear(3, 4)

@@ -12,7 +12,7 @@ import pytest
 import fedaws.reproduce
 from fedaws import Config, Reporter
 from fedaws.config import load, presets
-from fedaws.oracles.sleec import SleecConfig
+from fedaws.oracles.settings import SleecConfig
 from fedaws.record.folder import RunFolder
 from fedaws.record.pages import results_page
 from fedaws.reproduce import Job, configured, plan, reproduce

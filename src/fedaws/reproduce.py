@@ -9,8 +9,7 @@ from typing import Any
 from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError, MissingData
-from fedaws.oracles.measure import measure_sleec
-from fedaws.oracles.sleec import SleecConfig
+from fedaws.oracles.settings import SleecConfig
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import same_config
@@ -102,6 +101,8 @@ def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed:
 
 def _run(job: Job, reporter: Reporter) -> None:
     if job.sleec is not None:
+        from fedaws.oracles.measure import measure_sleec  # noqa: PLC0415 - nothing else need wait for scikit-learn
+
         measures = measure_sleec(job.config, job.sleec)
         write_text(job.place / SLEEC_FILE, json.dumps(sleec_facts(job) | measures | {"made_with": made_with()}) + "\n")
         return

@@ -75,6 +75,39 @@ def test_figures_in_tables_are_not_broken_over_lines(tab: Tab, pages: dict[str, 
     assert max(heights) < 80  # a method and its role below it, or a folder's name
 
 
+@pytest.mark.parametrize("width", [375, 768, 1440])
+def test_words_in_charts_are_about_as_large_as_those_around_them(tab: Tab, pages: dict[str, Path], width: int) -> None:
+    tab.open(pages["few"], width)
+    script = """[...document.querySelectorAll('svg.chart, svg.dots')].map((svg) => {
+        const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+        return scale * parseFloat(getComputedStyle(svg.querySelector('text')).fontSize);
+    })"""
+    sizes = tab.run(script)
+    assert len(sizes) > 10
+    assert min(sizes) >= 10.5
+    assert max(sizes) <= 15
+
+
+def test_captions_are_seen_whole_on_a_phone(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.open(pages["few"], width=375)
+    tab.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    ends = tab.run("[...document.querySelectorAll('caption span')].map((s) => s.getBoundingClientRect().right)")
+    assert len(ends) > 15
+    assert max(ends) <= 375
+
+
+def test_on_paper_no_table_sticks_out_of_its_card(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.open(pages["few"], width=718)  # A4 without its margins
+    tab.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    tab.send("Emulation.setEmulatedMedia", media="print")
+    script = """[...document.querySelectorAll('.card table')].map((table) => table.getBoundingClientRect().right
+        - table.closest('.card').getBoundingClientRect().right)"""
+    beyond = tab.run(script)
+    tab.send("Emulation.setEmulatedMedia", media="")
+    assert len(beyond) > 10
+    assert max(beyond) <= 0
+
+
 def places(tab: Tab, panel: int) -> list[str]:
     return list(
         tab.run(f"[...document.querySelectorAll('svg[data-plane=\"{panel}\"] .dot')].map((d) => d.style.transform)")

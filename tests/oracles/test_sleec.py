@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedaws.oracles.sleec import SleecConfig, _most, embed, fit, objective, predict
+from fedaws.oracles.settings import SleecConfig
+from fedaws.oracles.sleec import _most, embed, fit, objective, predict
 from helpers import refusal
 
 

@@ -9,7 +9,8 @@ from fedaws.config import Config
 from fedaws.data.load import load_label_sets
 from fedaws.evaluate.measures import KS
 from fedaws.evaluate.precision import Ranking, precision_at, propensity_scored
-from fedaws.oracles.sleec import SleecConfig, fit, predict
+from fedaws.oracles.settings import SleecConfig
+from fedaws.oracles.sleec import fit, predict
 
 
 def measure_sleec(cfg: Config, sleec: SleecConfig) -> dict[str, Any]:

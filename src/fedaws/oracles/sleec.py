@@ -13,7 +13,7 @@ of 1 in place of 1/p in the singular value projection, with which the objective 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,26 +24,14 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
-from fedaws.config import Count, Positive, Section
 from fedaws.errors import FedawsError
+from fedaws.oracles.settings import SleecConfig
 
 Matrix = Any
 """scipy's csr_matrix, which has no types of its own."""
 Floats = NDArray[np.floating[Any]]
 
 _CLUSTER = 6000  # examples in a cluster, as published
-
-
-class SleecConfig(Section):
-    """What can be set."""
-
-    clusters: Count | Literal["auto"] = "auto"  # auto: one for every 6,000 examples
-    learners: Count = 1
-    dims: Count = 100  # L
-    label_neighbors: Count = 50  # n̄
-    ridge: Positive = 1.0  # λ
-    votes: Count = 25  # neighbours that are asked at prediction
-    iterations: Count = 5  # of the singular value projection
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from fedaws.config import Count, Section
 from fedaws.core.methods import METHODS
 from fedaws.errors import FedawsError
-from fedaws.oracles.sleec import SleecConfig
+from fedaws.oracles.settings import SleecConfig
 
 Percentages = tuple[float, ...]
 """One for each of the table's measures; none at all where the paper has none."""

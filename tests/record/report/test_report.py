@@ -18,6 +18,7 @@ from fedaws.compare import compare
 from fedaws.record.files import write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.record.report.collect import collect, find_runs, grouped
+from fedaws.record.report.geometry import cosines
 from fedaws.record.report.page import make_page, write_report
 from fedaws.run import Interrupted
 
@@ -105,8 +106,89 @@ def test_methods_are_told_by_name_with_their_figures(comparison: Path) -> None:
     rows = [RunFolder(comparison / f"softmax-seed{seed}").metrics()[-1]["precision@1"] for seed in (0, 1)]
     mean, spread = 100 * np.mean(rows), 100 * np.std(rows, ddof=1)
     text = page_of(comparison).text
-    assert f"softmax reaches {mean:.1f} ± {spread:.1f} % precision@1" in text
-    assert "Baseline-1" in text
+    assert f"softmax oracle all of W {mean:.1f} ± {spread:.1f} %" in text
+    assert "positive-only Baseline-1" in text
+
+
+def runs_of(tmp_path: Path, **precisions: list[float]) -> Path:
+    """Runs of these methods (seeds 0, 1, …) with nothing but settings and a last row."""
+    for name, values in precisions.items():
+        for seed, value in enumerate(values):
+            folder = RunFolder(tmp_path / f"{name}-{seed}")
+            method, _, weight = name.replace("_", "-").partition("-at-")
+            folder.create(Config().override([f"method={method}", f"seed={seed}", f"spread.weight={weight or 10}"]))
+            folder.metrics_file.write_text(
+                json.dumps({"round": 9, "precision@1": value, "max_cosine": 1 - value}) + "\n"
+            )
+    return tmp_path
+
+
+def test_the_answer_comes_first_fedaws_beside_the_others(tmp_path: Path) -> None:
+    # 0.8 and 0.9: mean 85, standard deviation 7.1. 0.92: 7 points more, within √2 · 7.1. 0.3: 55 points less, without.
+    text = page_of(runs_of(tmp_path, fedaws=[0.8, 0.9], softmax=[0.87, 0.97], positive_only=[0.25, 0.35])).text
+    right = "fedaws is right about 85.0 ± 7.1 % of the test examples"
+    assert f"{right}: 55.0 points above positive-only, level with softmax within the spread of the seeds." in text
+
+
+def test_with_one_seed_nothing_is_called_level(tmp_path: Path) -> None:
+    text = page_of(runs_of(tmp_path, fedaws=[0.9], softmax=[0.901])).text
+    assert "fedaws is right about 90.0 % of the test examples: 0.1 points below softmax." in text
+
+
+def test_of_a_sweep_the_best_and_the_worst_are_told(tmp_path: Path) -> None:
+    text = page_of(runs_of(tmp_path, fedaws_at_1=[0.5], fedaws_at_2=[0.9], fedaws_at_3=[0.7])).text
+    assert "Of 3 kinds of runs fedaws weight=2.0 is right most often, about 90.0 % of the test examples" in text
+    assert "; fedaws weight=1.0 least, about 50.0 %." in text
+
+
+def test_the_closest_and_the_farthest_classes_are_told(tmp_path: Path) -> None:
+    text = page_of(runs_of(tmp_path, fedaws=[0.9], fixed=[0.5], positive_only=[0.03])).text
+    fallen = "The two closest classes of positive-only have fallen together (cosine 0.97)"
+    assert f"{fallen}, those of fedaws stand far apart (cosine 0.1)." in text
+
+
+def test_what_is_on_the_page_stands_below_its_title(comparison: Path) -> None:
+    assert "tiny 4 classes · 12 rounds · 3 methods · 2 seeds Results" in page_of(comparison).text
+
+
+def test_the_same_colour_is_the_same_share_of_errors_in_every_panel(comparison: Path, tmp_path: Path) -> None:
+    for name, wrong in (("fedaws", 1), ("softmax", 16)):
+        folder = Path(shutil.copytree(comparison / f"{name}-seed0", tmp_path / name))
+        details = json.loads((folder / "details.json").read_text())
+        counts = [[20 - wrong, wrong, 0, 0], [0, 20, 0, 0], [0, 0, 20, 0], [0, 0, 0, 20]]
+        (folder / "details.json").write_text(json.dumps(details | {"confusion": counts}))
+    text = make_page(collect([tmp_path]))
+    assert re.search(r'--a:25%">1<', text)  # √(1/16) of the full colour
+    assert re.search(r'--a:100%">16<', text)
+
+
+def test_a_matrix_drawn_as_an_image_says_what_its_rows_are(tiny: Config, tmp_path: Path) -> None:
+    fedaws.train(config=tiny.override(["data.classes=20", "train.rounds=2"]), folder=tmp_path)
+    text = page_of(tmp_path).text
+    assert "Rows and columns are the classes in their order" in text
+    assert "Rows are true, columns what they are taken for" in text
+
+
+def test_of_many_panels_only_the_range_of_what_the_plane_shows_is_told(tiny: Config, tmp_path: Path) -> None:
+    for weight in range(1, 6):
+        fedaws.train(config=tiny.override([f"spread.weight={weight}", "train.rounds=2"]), folder=tmp_path / f"{weight}")
+    assert re.search(r"of the rows' squared length [\d.]+ % to [\d.]+ %\.", page_of(tmp_path).text)
+
+
+def test_the_nearest_pairs_of_many_classes_are_those_of_all() -> None:
+    rows = torch.nn.functional.normalize(torch.randn(600, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    every = sorted(((float(rows[a] @ rows[b]), a, b) for a in range(600) for b in range(a)), reverse=True)[:12]
+    found = cosines(rows)
+    assert found.searched == 600
+    assert [(b, a) for a, b, _ in found.pairs] == [(a, b) for _, a, b in every]
+    assert [cosine for *_, cosine in found.pairs] == pytest.approx([cosine for cosine, *_ in every])
+
+
+@pytest.mark.parametrize("classes", [101, 512])
+def test_classes_that_fell_together_are_the_nearest_pair(classes: int) -> None:
+    rows = torch.eye(classes)
+    rows[classes - 1] = rows[3]
+    assert cosines(rows).pairs[0] == (3, classes - 1, 1.0)
 
 
 def test_curves_are_means_over_the_seeds_with_a_band_from_lowest_to_highest(comparison: Path) -> None:
@@ -144,6 +226,12 @@ def test_a_run_of_a_preset_is_told_by_what_differs_from_it(cli: Cli) -> None:
     assert "fedaws train digits -s train.rounds=3 -s seed=4</code>" in Path("run/report.html").read_text()
 
 
+def test_runs_of_no_preset_are_told_by_their_own_settings(tiny: Config, tmp_path: Path) -> None:
+    for weight in (1, 3):
+        fedaws.train(config=tiny.override([f"spread.weight={weight}"]), folder=tmp_path / f"runs/{weight}")
+    assert "fedaws train runs/1/config.toml fedaws train runs/3/config.toml" in page_of(tmp_path / "runs").text
+
+
 def test_settings_are_told_where_runs_differ_and_where_they_differ_from_the_defaults(
     tiny: Config, tmp_path: Path
 ) -> None:
@@ -161,6 +249,23 @@ def test_where_the_data_lies_is_not_told(tiny: Config, tmp_path: Path) -> None:
     assert "somebody" not in make_page(collect([tmp_path]))
 
 
+def test_runs_on_data_in_two_places_are_told_apart_by_the_last_part_of_each(tiny: Config, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        fedaws.train(config=tiny.override([f"data.root=/home/somebody/{name}"]), folder=tmp_path / name)
+    text = make_page(collect([tmp_path]))
+    assert "fedaws root=old" in text
+    assert "somebody" not in text
+
+
+def test_where_a_file_of_data_lies_is_not_told(cli: Cli, tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 4
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    cli("train", "digits", "-s", f"data.name={tmp_path}/mine.npz", "-s", "train.rounds=2", "--out", "run")
+    text = Path("run/report.html").read_text()
+    assert "mine.npz" in text
+    assert str(tmp_path) not in text
+
+
 def test_images_of_confused_examples_are_shown(cli: Cli) -> None:
     cli("train", "digits", "-s", "train.rounds=3", "--out", "run")
     images = page_of(Path("run")).all("img")
@@ -176,6 +281,11 @@ def test_a_client_of_an_oracle_is_sent_all_of_w(comparison: Path) -> None:
     # Four classes, five dimensions, four bytes: a row has 20 bytes, W 80.
     text = page_of(comparison).text
     assert re.search(r"Bytes of one client in one round .* fedaws \S+ B 20 B .* softmax \S+ B 80 B", text)
+
+
+def test_a_client_of_an_oracle_over_sampled_classes_is_sent_their_rows(tiny: Config, tmp_path: Path) -> None:
+    fedaws.train(config=tiny.override(["method=softmax", "clients.sampled_classes=3"]), folder=tmp_path)
+    assert re.search(r"Bytes of one client in one round .* softmax \S+ B 60 B", page_of(tmp_path).text)
 
 
 # --- which folders --------------------------------------------------------------------------------------------------
@@ -328,6 +438,25 @@ def test_odd_figures_do_not_break_the_page(run: Path, row: str) -> None:
     json.loads(page_of(run).data)
 
 
+def test_no_axis_has_half_a_round(run: Path) -> None:
+    rows = [{"round": number, "loss": 0.5, "precision@1": 0.5} for number in (1, 2)]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    chart = re.search(r'data-chart="precision@1".*?</svg>', make_page(collect([run])), re.DOTALL)
+    assert chart
+    assert re.findall(r'class="tick mid"[^>]*>([^<]*)<', chart[0]) == ["0", "1", "2"]
+
+
+def test_a_run_over_flower_does_not_say_that_it_came_from_python(tiny: Config, tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 4
+    fedaws.train(fedaws.from_arrays(x, y), config=tiny, folder=tmp_path)
+    assert "given in Python" in page_of(tmp_path).text
+    line = {"round": 1, "asked": 2, "replies": 2, "answered": ["node-0", "node-1"]}
+    (tmp_path / "participants.jsonl").write_text(json.dumps(line) + "\n")
+    text = page_of(tmp_path).text
+    assert "Python" not in text
+    assert "fedaws flower up" in text
+
+
 def test_a_run_with_one_row_has_a_report(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"round": 3, "loss": 0.0, "precision@1": 0.5}\n')
     assert "50.0 %" in page_of(run).text
@@ -370,6 +499,14 @@ def test_odd_rows_along_the_way_do_not_break_the_page(run: Path, rows: torch.Ten
     page_of(run)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_notice_names_a_run_and_not_where_it_lies(comparison: Path, run: Path, name: str) -> None:
+    garbage(run / name)
+    text = make_page(collect([comparison / "softmax-seed0", run]))
+    assert str(run.parent) not in text
+    assert f"{run.parent.name}/run" in text
+
+
 # --- what stands in files is only ever text -------------------------------------------------------------------------
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
@@ -404,6 +541,17 @@ def test_a_curve_of_very_many_rounds_is_thinned_out(run: Path) -> None:
     line = json.loads(page_of(run).data)["charts"]["loss"]["lines"][0]
     assert len(line["x"]) <= 300
     assert (line["x"][0], line["x"][-1]) == (1, 20_000)
+
+
+def test_a_report_of_twelve_runs_with_17913_classes_each_is_small(run: Path, tmp_path: Path) -> None:
+    facts, rng = fedaws.load(run).facts.model_dump(), torch.Generator().manual_seed(0)
+    for weight in range(12):
+        folder = RunFolder(Path(shutil.copytree(run, tmp_path / f"runs/{weight}")))
+        (folder.path / "config.toml").write_text(folder.config().override([f"spread.weight={weight}"]).to_toml())
+        write_tensors(folder.model_file, {"W": torch.randn(17_913, 5, generator=rng)}, facts)
+    target = write_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert "Nearest pairs of 17,913 classes" in Page(target.read_text()).text
+    assert target.stat().st_size < 3_000_000
 
 
 def test_many_classes_are_shown_as_histogram_and_nearest_pairs(tiny: Config, tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ class Axes:
 def shown(value: float, form: Format = "number") -> str:
     """A figure as it is read.
 
-    >>> shown(0.97333, "percent"), shown(-0.11106), shown(2.4e-05), shown(0.0)
-    ('97.3 %', '−0.111', '2.4e−5', '0')
+    >>> shown(0.97333, "percent"), shown(-0.11106), shown(2.4e-05), shown(0.0), shown(999.7)
+    ('97.3 %', '−0.111', '2.4e−5', '0', '1,000')
     """
     if form == "percent":
         return f"{100 * value:.1f} %"
@@ -60,7 +60,7 @@ def shown(value: float, form: Format = "number") -> str:
     if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}".replace("-", "−")
-    return f"{value:.3g}".replace("-", "−") if abs(value) < 1000 else f"{value:,.0f}".replace("-", "−")
+    return f"{value:.3g}".replace("-", "−") if abs(value) < 999.5 else f"{value:,.0f}".replace("-", "−")
 
 
 def dash(colour: int) -> str:
@@ -85,11 +85,11 @@ def swatch(colour: int) -> Markup:
 # --- axes -----------------------------------------------------------------------------------------------------------
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers between two values.
 
     >>> ticks(0, 1500), ticks(-0.2, 1)
-    ([0.0, 500.0, 1000.0, 1500.0], [0.0, 0.5, 1.0])
+    ([0.0, 500.0, 1000.0, 1500.0], [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     """
     width = max(high - low, 1e-300)
     raw = width / most
@@ -156,6 +156,8 @@ def _frame(across: _Scale, up: _Scale, axes: Axes) -> list[str]:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{y + 4:.1f}">{_tick_label(value, axes.form)}</text>')
     for value in ticks(across.low, across.high):
+        if axes.x == "round" and not value.is_integer():
+            continue
         x = across(value)
         parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - 32}"/>')
         parts.append(f'<text class="tick mid" x="{x:.1f}" y="{HEIGHT - 19}">{_tick_label(value, "number")}</text>')
@@ -238,7 +240,7 @@ def plane(
     parts = []
     for radius in (r for r in (0.25, 0.5, 0.75, 1.0) if zoom * r <= 110):
         parts.append(f'<circle class="disc" r="{zoom * radius:.1f}"/>')
-        parts.append(f'<text class="tick" x="2" y="{-zoom * radius - 2:.1f}">{radius:g}</text>')
+        parts.append(f'<text class="tick mid" x="0" y="{zoom * radius + 3:.1f}">{radius:g}</text>')
     for at in range(len(names)):
         points = [(zoom * p[0], -zoom * p[1]) for place in places if (p := place[at]) is not None]
         if few and points:
@@ -252,7 +254,7 @@ def plane(
         label = f"<text>{escape(name)}</text>" if few and len(name) <= 2 else ""
         size = 7 if label else (4 if few else 2.4)
         parts.append(
-            f'<g class="dot {paint(colour)}" style="transform:translate({x:.1f}px,{y:.1f}px)" '
+            f'<g class="dot{" named" * bool(label)} {paint(colour)}" style="transform:translate({x:.1f}px,{y:.1f}px)" '
             f'data-tip="class {escape(name)}"><circle r="{size}"/>{label}</g>'
         )
     return Markup(

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fedaws.record.report import charts
 from fedaws.record.report.charts import Axes, Line, shown
-from fedaws.record.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, traces
+from fedaws.record.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, setting, traces
 from fedaws.record.report.draft import PANELS, Draft
 from fedaws.record.report.figures import Figure, Table, class_names, num_classes, spaced, three, two
 from fedaws.record.report.geometry import BINS, Cosines, Motion, cosines, motions
@@ -43,6 +43,7 @@ def motion_section(draft: Draft) -> dict[str, Any] | None:
         "panels": [_plane(draft, g, run, moved[i], i, zoom) for i, (g, run, _) in enumerate(chosen)],
         "rounds": rounds,
         "table": table,
+        "note": _plane_note([(g, run, moved[i]) for i, (g, run, _) in enumerate(chosen)]),
         "few": all(len(motion.classes) <= 40 for motion in moved.values()),
         "falls": falls,
     }
@@ -63,7 +64,7 @@ def _moving(draft: Draft, run: RunData) -> list[Trace]:
 
 def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, number: int, zoom: float) -> dict[str, Any]:
     """A panel, and what the slider needs."""
-    name, total, colour = class_names(run), num_classes(run), draft.colours[group.label]
+    name, colour = class_names(run), draft.colours[group.label]
     names = [name(c) for c in motion.classes]
     ends = [(two(motion.largest[i], before=1), motion.rounds[i]) for i in (0, -1)]
     about = f"{group.label}: {len(names)} classes in the plane. The largest cosine between two of them goes from "
@@ -80,11 +81,25 @@ def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, number: int
         "label": group.label,
         "swatch": charts.swatch(colour),
         "svg": charts.plane(motion.places, names, colour, number, zoom, about),
-        "last": f"largest cosine {ends[1][0]}, mean {two(motion.mean[-1], before=1)}",
-        "seed": run.config.seed,
-        "drawn": f"{len(names)} of {total:,} classes" if total and len(names) < total else f"{len(names)} classes",
-        "kept": shown(motion.kept, "percent"),
+        "last": f"largest cosine {ends[1][0]}\nmean {two(motion.mean[-1], before=1)}",
     }
+
+
+def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
+    """Which classes are drawn, and how much of them a plane can show."""
+    seeds = dict.fromkeys(run.config.seed for _, run, _ in panels)
+    drawn = dict.fromkeys(
+        f"{len(motion.classes)} of {total:,} classes" if (total := num_classes(run) or 0) > len(motion.classes)
+        else f"all {len(motion.classes)} classes"
+        for _, run, motion in panels
+    )  # fmt: skip
+    kept = ", ".join(f"{shown(motion.kept, 'percent')} ({group.label})" for group, _, motion in panels)
+    if len(panels) > 4:  # too many to be read one by one
+        parts = [motion.kept for _, _, motion in panels]
+        kept = f"{shown(min(parts), 'percent')} to {shown(max(parts), 'percent')}"
+    seed = f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    part = "A plane shows only a part of so many dimensions, of the rows' squared length"
+    return f"{seed}; {', '.join(drawn)}. {part} {kept}."
 
 
 def cosine_section(draft: Draft) -> dict[str, Any] | None:
@@ -154,8 +169,9 @@ def class_section(draft: Draft) -> dict[str, Any] | None:
     if details.examples < details.test_examples:
         note += f" {details.examples:,} of {details.test_examples:,} test examples, evenly spaced."
     if len(found) < len(draft.groups):
-        note += f" Only runs on {first.config.data.name} that have been examined."
-    return {"plot": plot, "table": table, "note": note, "dots": dots}
+        note += f" Only runs on {setting(first.config, 'data.name')} that have been examined."
+    title = "Share of each class that is right" if dots else "Share of the classes by their precision"
+    return {"title": title, "plot": plot, "table": table, "note": note}
 
 
 def _subject(run: RunData) -> tuple[str, int | None]:
@@ -199,23 +215,34 @@ def _class_histogram(draft: Draft, found: Examined) -> tuple[Markup, Table]:
 def confusion_section(draft: Draft) -> list[dict[str, Any]]:
     """What is taken for what: a matrix of few classes, and the worst pairs with examples."""
     examined = [(group, details) for group in draft.groups[:PANELS] if (details := group.shown.details)]
-    return [_confusion_panel(draft, group, details, number) for number, (group, details) in enumerate(examined)]
+    wrong = [_wrong(details.confusion or []) for _, details in examined]
+    largest = max((share for matrix in wrong for row in matrix for share in row), default=0.0) or 1.0
+    return [
+        _confusion_panel(draft, group, details, wrong[number], largest, number)
+        for number, (group, details) in enumerate(examined)
+    ]
 
 
-def _confusion_panel(draft: Draft, group: Group, details: Details, number: int) -> dict[str, Any]:
+def _wrong(counts: list[list[int]]) -> list[list[float]]:
+    """Of each true class the share taken for each other one."""
+    return [[0.0 if i == j else n / max(1, sum(row)) for j, n in enumerate(row)] for i, row in enumerate(counts)]
+
+
+def _confusion_panel(
+    draft: Draft, group: Group, details: Details, wrong: list[list[float]], largest: float, number: int
+) -> dict[str, Any]:
+    """`largest` of all panels has the full colour: the same colour is the same share everywhere."""
     name, heat, image = class_names(group.shown), None, None
     if details.confusion:
         counts = details.confusion
-        wrong = [[0.0 if i == j else n / max(1, sum(row)) for j, n in enumerate(row)] for i, row in enumerate(counts)]
         if len(counts) <= _CELLS:
             text = [[f"{n}" if n else "·" for n in row] for row in counts]
             names = [name(i)[:6] for i in range(len(counts))]
-            heat = charts.heat_table(
-                _stretched(wrong), names, text, "rows are true, columns what they are taken for", ""
-            )
+            cells = [[math.sqrt(share / largest) for share in row] for row in wrong]  # a single error is to be seen too
+            heat = charts.heat_table(cells, names, text, "rows are true, columns what they are taken for", "")
         else:
             about = f"Confusions of {group.label}: rows are true, columns taken for; the worst stand below."
-            image = charts.heat_image(torch.tensor(_stretched(wrong)), about, f"confusion-{number}")
+            image = charts.heat_image(torch.tensor(wrong) / largest, about, f"confusion-{number}")
             _keep_matrix(draft, f"confusion-{number}", wrong, name, "% of the first are taken for the second")
     return {
         "label": group.label,
@@ -253,12 +280,6 @@ def _share_above(cosine: Cosines, limit: float) -> str:
 def _at(motion: Motion, round_num: int) -> str:
     earlier = [value for r, value in zip(motion.rounds, motion.largest, strict=True) if r <= round_num]
     return three(earlier[-1]) if earlier else "–"
-
-
-def _stretched(rows: list[list[float]]) -> list[list[float]]:
-    """The largest value in full colour."""
-    largest = max((v for row in rows for v in row), default=0.0) or 1.0
-    return [[v / largest for v in row] for row in rows]
 
 
 def _is_base64(text: str) -> bool:

@@ -88,7 +88,7 @@ class Trace:
 class RunData:
     """One run folder."""
 
-    name: str  # of its folder and the one above: where else they lie is nobody's business
+    name: str
     folder: RunFolder
     config: Config
     rows: list[Row]
@@ -141,11 +141,18 @@ class Collected:
 
     groups: list[Group]
     notices: list[str]
+    places: list[Path]  # of the runs, those that could not be read among them
 
     @property
     def runs(self) -> list[RunData]:
         """All runs."""
         return [run for group in self.groups for run in group.runs]
+
+    def without_paths(self, notice: str) -> str:
+        """The notice with runs by their names: where on somebody's disk they lie is not for every reader of a page."""
+        for place in sorted(filter(Path.is_absolute, self.places), key=lambda place: -len(str(place))):
+            notice = notice.replace(str(place), _name(place))
+        return notice
 
 
 def collect(paths: Sequence[Path]) -> Collected:
@@ -161,7 +168,12 @@ def collect(paths: Sequence[Path]) -> Collected:
         notices.append(f"{len(places)} runs were given; the first {MOST_RUNS} are shown")
     if not runs:
         raise FedawsError(notices[0] if notices else f"no run folder in {', '.join(map(str, paths))}")
-    return Collected(grouped(runs), notices)
+    return Collected(grouped(runs), notices, places)
+
+
+def _name(place: Path) -> str:
+    """The folder and the one above."""
+    return "/".join(place.resolve().parts[-2:])
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -193,25 +205,26 @@ def _labels(configs: list[Config]) -> list[str]:
         same = [other for other in configs if other.method == cfg.method]
         keys = dict.fromkeys(key for other in same for key, _, _ in differences(cfg, other) if key != "seed")
         chosen = [key for key in keys if key != "name"] or list(keys)
-        extra = [f"{key.split('.')[-1]}={typed(value_of(cfg, key))}" for key in chosen[:3]]
+        extra = [f"{key.split('.')[-1]}={setting(cfg, key)}" for key in chosen[:3]]
         labels.append(" ".join([cfg.method, *extra]))
     return [f"{label} ({labels[: i + 1].count(label)})" if labels.count(label) > 1 else label
             for i, label in enumerate(labels)]  # fmt: skip
 
 
-def value_of(cfg: Config, dotted: str) -> Any:
-    """The value of a setting by its dotted name."""
-    found: Any = cfg
+def setting(cfg: Config, dotted: str) -> str:
+    """The value of a setting by its dotted name, as it is typed after -s; of a path on somebody's disk its last part.
+
+    >>> setting(Config(), "clients.lr"), setting(Config().override(["data.name=/home/me/mine.npz"]), "data.name")
+    ('0.3', 'mine.npz')
+    """
+    value: Any = cfg
     for part in dotted.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def typed(value: Any) -> str:
-    """A setting's value as it is typed after -s."""
+        value = getattr(value, part)
     if value is None:
         return "none"
-    return value if isinstance(value, str) else json.dumps(value)
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return Path(value).name if Path(value).is_absolute() else value
 
 
 # --- one folder -----------------------------------------------------------------------------------------------------
@@ -219,7 +232,7 @@ def typed(value: Any) -> str:
 
 def _read_run(place: Path, notices: list[str]) -> RunData:
     folder = RunFolder(place)
-    run = RunData("/".join(place.resolve().parts[-2:]), folder, folder.config(), [], folder.finished)
+    run = RunData(_name(place), folder, folder.config(), [], folder.finished)
     run.rows = _metrics(folder, notices)
     run.weights, run.facts = _weights(folder, notices)
     if run.weights is not None:

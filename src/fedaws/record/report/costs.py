@@ -46,7 +46,8 @@ def _traffic(group: Group, run: RunData) -> list[str]:
     """4 bytes a number; no framing, no compression."""
     theta, all_rows, classes = 4 * run.theta_numbers, 4 * run.sizes.get("W", 0), num_classes(run) or 1
     rows = method_of(group.config).rows
-    down = all_rows if rows == "all" else all_rows // classes
+    sent = min(classes, group.config.clients.sampled_classes or classes) if rows == "all" else 1
+    down = sent * (all_rows // classes)
     up = 0 if rows == "fixed" else down
     return [group.label, *map(in_bytes, (theta + down, down, theta + up, up))]
 

@@ -117,10 +117,10 @@ def duration(seconds: float) -> str:
 def in_bytes(count: int) -> str:
     """As people say it.
 
-    >>> [in_bytes(n) for n in (0, 128, 50_176, 36_685_824)]
-    ['0 B', '128 B', '50.2 kB', '36.7 MB']
+    >>> [in_bytes(n) for n in (0, 128, 50_176, 999_700, 36_685_824)]
+    ['0 B', '128 B', '50.2 kB', '1 MB', '36.7 MB']
     """
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
+        if count >= 0.9995 * size:
             return f"{count / size:.3g} {unit}"
     return f"{count} B"

@@ -13,7 +13,10 @@ from fedaws.record.report.collect import Trace, unit
 MOST_IN_A_MATRIX = 100
 NEAREST_PAIRS = 12
 BINS = 40
-_PRODUCTS = 60_000_000_000  # multiplications for the nearest pairs of all runs together: seconds on one core
+_PRODUCTS, _WHOLE = 60_000_000_000, 340_000_000_000
+"""Multiplications for the nearest pairs of all runs together, a second and seven on one core: the fewer where not all
+classes can be searched. The more are enough for four runs of 17,913 classes and 512 dimensions."""
+_TILE = 256  # rows
 _SAMPLED = 1_000  # classes whose pairs make the histogram of many
 _MOST_DRAWN = 160
 _MOST_ON_A_RING = 40
@@ -54,10 +57,25 @@ def cosines(W: Tensor, shares: int = 1) -> Cosines:
         chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SAMPLED]
         left, right = torch.triu_indices(len(chosen), len(chosen), 1)
         values = (rows[chosen] @ rows[chosen].T)[left, right]
-        searched = max(2, min(count, _PRODUCTS // max(1, shares) // (count * rows.shape[1])))
-        pairs = _nearest_pairs(rows, searched)
+        whole = shares * count * count * rows.shape[1] // 2 <= _WHOLE
+        searched = count if whole else max(2, min(count - 1, _PRODUCTS // max(1, shares) // (count * rows.shape[1])))
+        pairs = _nearest_of_all(rows) if whole else _nearest_pairs(rows, searched)
     histogram = torch.histc(values, BINS, -1, 1).long().tolist()
     return Cosines(count, matrix, histogram, pairs, searched, float(values.mean()))
+
+
+def _nearest_of_all(rows: Tensor) -> list[tuple[int, int, float]]:
+    """Every pair once, in tiles from the diagonal to the right; a tile's best pairs are in its best rows."""
+    found: list[tuple[int, int, float]] = []
+    for start in range(0, len(rows), _TILE):
+        tile = rows[start : start + _TILE] @ rows[start:].T
+        tile[:, : len(tile)].masked_fill_(torch.ones(len(tile), len(tile), dtype=torch.bool).tril_(), -2.0)
+        best = tile.amax(1).topk(min(NEAREST_PAIRS, len(tile))).indices.sort().values
+        values, places = tile[best].flatten().topk(min(NEAREST_PAIRS, best.numel() * tile.shape[1]))
+        left, right = best[places // tile.shape[1]] + start, places % tile.shape[1] + start
+        found += zip(left.tolist(), right.tolist(), values.clamp_max(1).tolist(), strict=True)
+        found = sorted(found, key=lambda pair: -pair[2])[:NEAREST_PAIRS]
+    return [pair for pair in found if pair[2] >= -1]
 
 
 def _nearest_pairs(rows: Tensor, searched: int) -> list[tuple[int, int, float]]:

@@ -54,6 +54,7 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
     groups, runs = draft.groups, found.runs
     sections = {
         "title": words.title(groups),
+        "subtitle": words.subtitle(groups),
         "lead": words.lead(groups),
         "legend": [(charts.swatch(draft.colours[g.label]), g.label) for g in groups],
         "summary": _summary(draft),
@@ -73,7 +74,7 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
         "flower": flower(runs),
     }
     return sections | {
-        "notices": list(dict.fromkeys(draft.notices))[:40],
+        "notices": list(dict.fromkeys(map(found.without_paths, draft.notices)))[:40],
         "several": any(len(group.runs) > 1 for group in groups),
     }
 

@@ -120,7 +120,7 @@
           dot.toggleAttribute("hidden", !place);
           if (place) dot.style.transform = `translate(${place[0]}px,${-place[1]}px)`;
         });
-        panel.told.textContent = `largest cosine ${two(panel.largest[step])}, mean ${two(panel.mean[step])}`;
+        panel.told.textContent = `largest cosine ${two(panel.largest[step])}\nmean ${two(panel.mean[step])}`;
       }
     };
     let timer = 0;
