@@ -457,6 +457,17 @@ def test_a_run_over_flower_does_not_say_that_it_came_from_python(tiny: Config, t
     assert "fedaws flower up" in text
 
 
+def test_who_took_part_in_further_runs_is_not_left_out_in_silence(run: Path, tmp_path: Path) -> None:
+    places = [tmp_path / f"copy-{number}" for number in range(5)]
+    line = {"round": 1, "asked": 2, "replies": 2, "answered": ["node-0", "node-1"]}
+    for place in places:
+        shutil.copytree(run, place)
+        (place / "participants.jsonl").write_text(json.dumps(line) + "\n")
+    told = "5 runs are of devices; who took part is shown of the first 4"
+    assert told in make_page(collect(places))
+    assert told not in make_page(collect(places[:4]))
+
+
 def test_a_run_with_one_row_has_a_report(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"round": 3, "loss": 0.0, "precision@1": 0.5}\n')
     assert "50.0 %" in page_of(run).text

@@ -8,6 +8,9 @@ from fedaws.record.report.charts import shown
 from fedaws.record.report.collect import Group, RunData
 from fedaws.record.report.figures import Table, in_bytes, num_classes, spaced
 
+MOST_FEDERATIONS = 4
+"""Runs of real devices whose nodes are shown one by one."""
+
 
 def times(groups: list[Group]) -> dict[str, Any] | None:
     """Seconds of a round by what they went to, and bytes that a client would be sent and send."""
@@ -52,7 +55,7 @@ def _traffic(group: Group, run: RunData) -> list[str]:
     return [group.label, *map(in_bytes, (theta + down, down, theta + up, up))]
 
 
-def flower(runs: list[RunData]) -> list[dict[str, Any]]:
+def flower(runs: list[RunData], notices: list[str]) -> list[dict[str, Any]]:
     """Who took part in runs over real devices, and where their rounds' time went."""
     found = []
     for run in runs:
@@ -68,7 +71,9 @@ def flower(runs: list[RunData]) -> list[dict[str, Any]]:
         if timed:
             panel["times"] = _round_times([timed[i] for i in spaced(list(range(len(timed))), 24)])
         found.append(panel)
-    return found[:4]
+    if len(found) > MOST_FEDERATIONS:
+        notices.append(f"{len(found)} runs are of devices; who took part is shown of the first {MOST_FEDERATIONS}")
+    return found[:MOST_FEDERATIONS]
 
 
 def _attendance(run: RunData) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
         "classes": class_section(draft),
         "confusions": confusion_section(draft),
         "times": times(groups),
-        "flower": flower(runs),
+        "flower": flower(runs, draft.notices),
     }
     return sections | {
         "notices": list(dict.fromkeys(map(found.without_paths, draft.notices)))[:40],
