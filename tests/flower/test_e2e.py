@@ -84,13 +84,17 @@ def test_a_run_over_tls_gives_the_model_of_fedaws_train(running: Cluster, made: 
     folder = RunFolder(made.place.run)
     finish(running, running.submit(**PATIENT), folder)
     theta, W, _ = folder.load_model()
-    # A node runs the serial runner's code; Muon makes more of what the other runners round otherwise.
-    for runner, tolerance in (("serial", 1e-6), ("auto", 1e-3)):
-        reference = fedaws.train(made.data(), config=made.config.override([f"train.runner={runner}"]))
-        torch.testing.assert_close(W, reference.W, atol=tolerance, rtol=0)
-        for name, tensor in theta.items():
-            torch.testing.assert_close(tensor, reference.theta[name], atol=tolerance, rtol=0)
-    assert folder.metrics()[-1]["rejected"] == 0
+    serial = fedaws.train(made.data(), config=made.config.override(["train.runner=serial"]))  # what a node runs
+    torch.testing.assert_close(W, serial.W, atol=1e-6, rtol=0)
+    for name, tensor in theta.items():
+        torch.testing.assert_close(tensor, serial.theta[name], atol=1e-6, rtol=0)
+    # Other runners round otherwise. Once the loss is nearly 0 that is all there is of a gradient, and Muon gives it its
+    # full length: θ then differs where no example tells, in the third decimal, but not what it says of the digits.
+    usual = fedaws.train(made.data(), config=made.config)
+    torch.testing.assert_close(W, usual.W, atol=1e-4, rtol=0)
+    last = folder.metrics()[-1]
+    assert last["precision@1"] == pytest.approx(usual.metrics[-1]["precision@1"], abs=0.005)
+    assert last["rejected"] == 0
 
 
 def test_an_unregistered_key_is_refused(running: Cluster, made: Trial, tmp_path: Path, config: Config) -> None:
