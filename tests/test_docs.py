@@ -162,7 +162,8 @@ def measured_figure(ours: dict[str, Any] | None) -> str:
 def table_row(label: str, classes: int, figures: dict[str, str], paper: str) -> str:
     """A row of the results table, but for its last column."""
     own = [f"**{figures[m]}**" if m == "fedaws" else figures[m] for m in METHODS]
-    return f"| {' | '.join([label, str(classes), *own, paper])} | "
+    cells = [label, f"{classes:,}", *own, paper]
+    return f"| {' | '.join(cells)} | "
 
 
 def rows_of_the_data() -> list[str]:
@@ -174,6 +175,7 @@ def rows_of_the_data() -> list[str]:
         ("table1", "cifar10-resnet32", "CIFAR-10, ResNet-32, 14 epochs", 10),
         ("table1", "cifar100-resnet32", "CIFAR-100, ResNet-32, 16 epochs", 100),
         ("table2", "delicious", "Delicious, one label an example", 983),
+        ("table2", "yso-finna-en", "Library titles (yso-finna-en), one label an example", 17913),
     ):
         cells = results(table)["rows"][row]["methods"]
         ours = {m: measured_figure(cells[m]["ours"]) for m in METHODS}
