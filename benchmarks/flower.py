@@ -5,7 +5,7 @@
     python benchmarks/flower.py --ray ENV/bin/python   # and Flower's simulation, by the Python of an environment with
                                                        # fedaws and flwr[simulation] in it: some minutes
 
-MLP 64-128-32, 16 examples a step, spread by moments. In one process the apps run one client after the other, through
+MLP 64-128-32, 32 examples a step, spread by moments. In one process the apps run one client after the other, through
 Flower's own packing into bytes; deployed, every message starts a Python of its own, which imports torch; Ray keeps as
 many of these as there are cores.
 """
