@@ -45,6 +45,7 @@ class DataConfig(Section):
     image_size: Count | None = None  # images: the side they are scaled and cut to; None: they have one size already
     augment: Literal["none", "crop-flip"] = "none"  # what a client does to its images before each step
     drop: Fraction = 0.0  # sparse data: the part of an example's features that a client leaves out in a step
+    every_label: bool = False  # sparse data: a training example is with the clients of all its labels, not of one drawn
     clients_per_class: Count = 1
     classes_per_client: Count | None = None  # None: as the method has it (1, and 2 for fedavg)
     num_classes: Count | None = None  # more than the labels show: the others keep an untrained row

@@ -179,6 +179,26 @@ def test_every_training_example_lies_with_a_client_of_one_of_its_labels() -> Non
     assert data.y.equal(data.class_of.repeat_interleave(data.num_examples))
 
 
+@pytest.mark.parametrize("validation", [0.0, 0.25])
+def test_with_every_label_an_example_lies_with_the_clients_of_all_its_labels(validation: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    sets = [sorted({int(c) for c in torch.randint(9, (4,), generator=rng)}) for _ in range(60)]
+    sets[7] = []
+    x = torch.eye(60)
+    x[8] = 0  # no features: nobody's
+    data = from_sparse(from_dense(x), from_lists(sets, 9), every_label=True, validation=validation)
+    held_out = set(data.x_test.indices.tolist()) if validation else set()
+    for client in range(9):
+        own = data.x[int(data.starts[client]) : int(data.starts[client + 1])].indices.tolist()
+        assert sorted(own) == [i for i in range(60) if client in sets[i] and i != 8 and i not in held_out]
+    assert data.y.equal(data.class_of.repeat_interleave(data.num_examples))
+
+
+def test_data_of_one_label_an_example_have_no_every_label() -> None:
+    said = refusal(lambda: load_data(Config().override(["data.every_label=true"])))
+    assert "data.every_label: digits has one label an example" in said
+
+
 def test_labels_are_drawn_uniformly_and_from_the_seed() -> None:
     sets = from_lists([[3, 5, 7]] * 30_000, 9)
     drawn = one_label(sets, seed=1)

@@ -1,4 +1,4 @@
-"""Sparse examples with sets of labels: one label each for training, all of them for testing."""
+"""Sparse examples with sets of labels: for training with the client of one of them or of each, for testing with all."""
 
 import math
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ def from_sparse(
     *,
     clients_per_class: int = 1,
     classes_per_client: int = 1,
+    every_label: bool = False,
     validation: float = 0.0,
     class_names: Sequence[str] | None = None,
     propensity: tuple[float, float] = (0.55, 1.5),
@@ -29,8 +30,9 @@ def from_sparse(
 ) -> FederatedData:
     """A federation from sparse examples with sets of labels, as scipy matrices or :class:`SparseRows`.
 
-    For training an example has one label, drawn uniformly from its positives (paper, Section 6.2); one that has no
-    label or no feature is nobody's. For testing it keeps all of them. A class that no example was drawn for keeps an
+    For training an example has one label, drawn uniformly from its positives (paper, Section 6.2), or with
+    `every_label` it is with the client of each, none of which knows of the others; one that has no label or no
+    feature is nobody's. For testing it keeps all of them. A class that no example was drawn for keeps an
     untrained row. `propensity` are A and B of Jain et al. 2016, for propensity-scored precision. `validation` as in
     :func:`from_arrays`.
 
@@ -64,7 +66,11 @@ def from_sparse(
     rows = rows[(sets.counts[rows] > 0) & _has_features(features)[rows]]
     if not len(rows):
         raise FedawsError("no training example has both a label and a feature; wanted at least one")
-    drawn = one_label(sets, seed)[rows]
+    if every_label:
+        chosen = sets.index_select(0, rows)
+        rows, drawn = rows[chosen.row_of_each], chosen.indices.to(torch.int64)
+    else:
+        drawn = one_label(sets, seed)[rows]
     order, starts = by_client(drawn, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=features.index_select(0, rows[order]),

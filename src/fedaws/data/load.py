@@ -32,6 +32,8 @@ def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
     data = cfg.data
     if data.name in SPARSE:
         return _load_sparse(cfg, classes_per_client)
+    if data.every_label:
+        raise FedawsError(f"data.every_label: {data.name} has one label an example; wanted one of {', '.join(SPARSE)}")
     arrays, names = _load(cfg)
     if names is not None and data.num_classes not in (None, len(names)):
         names = None  # untrained rows have none
@@ -58,6 +60,7 @@ def _load_sparse(cfg: Config, classes_per_client: int) -> FederatedData:
         *test,
         clients_per_class=data.clients_per_class,
         classes_per_client=data.classes_per_client or classes_per_client,
+        every_label=data.every_label,
         validation=data.validation,
         propensity=_propensity(cfg),
         seed=cfg.seed,

@@ -14,4 +14,4 @@ class SleecConfig(Section):
     label_neighbors: Count = 50  # n̄
     ridge: Positive = 1.0  # λ
     votes: Count = 25  # neighbours that are asked at prediction
-    iterations: Count = 5  # of the singular value projection
+    iterations: Count = 20  # of the singular value projection

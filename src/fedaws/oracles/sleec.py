@@ -8,8 +8,9 @@ Centralised: it sees all examples with all their labels. The examples are cluste
 4. a new example goes to its cluster and to x V, and takes the labels of its nearest neighbours among the training
    examples' own x V, each as often as they have it. Several clusterings (`learners`) add up their votes.
 
-Where this departs from the publication: no L1 penalty on XV (their ADMM; it makes Z sparse, for speed), and a step
-of 1 in place of 1/p in the singular value projection, with which the objective provably never rises.
+Where this departs from the publication: no L1 penalty on XV (their ADMM; it makes Z sparse, for speed), and in the
+singular value projection a step of 1 in place of 1/p, and a search in a subspace, with which the objective provably
+never rises.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestNeighbors
@@ -32,6 +32,8 @@ Matrix = Any
 Floats = NDArray[np.floating[Any]]
 
 _CLUSTER = 6000  # examples in a cluster, as published
+_SPARE, _POWERS = 20, 3  # of the search for the largest eigenvalues: directions beside those wanted, multiplications
+_GATHERED = 4_000_000  # entries of Z looked up at once
 
 
 @dataclass(frozen=True)
@@ -105,26 +107,30 @@ def embed(cosines: Matrix, dims: int, iterations: int, seed: int = 0) -> Floats:
     .. math:: \min_{M = Z Z^T} \tfrac12 \|P_\Omega(G - M)\|^2, \qquad
               M \leftarrow \text{best rank-}L\text{ positive part of } M + P_\Omega(G - M)
 
-    The gradient of the objective is 1-Lipschitz, so M after a step minimises an upper bound of the objective that
-    touches it before the step: the objective never rises. From M = 0 the first step is the spectral embedding of G.
+    The gradient of the objective is 1-Lipschitz, so ½‖M′ − M − P_Ω(G − M)‖² bounds it from above and touches it at
+    M′ = M. The best M′ is looked for among those with rows and columns in the span of Z and P_Ω(G − M) Z, which needs
+    no eigenvectors of n × n matrices. M itself is among them, so the objective never rises.
 
     >>> z = embed(sp.csr_matrix(np.ones((4, 4))), dims=1, iterations=1)
     >>> np.round(z @ z.T, 6).tolist() == np.ones((4, 4)).tolist()
     True
     """
-    n = cosines.shape[0]
-    start = np.random.default_rng(seed).standard_normal(n)
-    z, residual = np.zeros((n, 1)), cosines
+    n, cosines = cosines.shape[0], sp.csr_matrix(cosines, dtype=np.float32)
+    dims, places = min(dims, n), sp.triu(cosines).tocoo()
+    z, residual, further = np.zeros((n, 0), np.float32), cosines, _range(cosines, min(n, dims + _SPARE), seed)
     for _ in range(iterations):
-        values, vectors = _largest(z, residual, min(dims, n), start)
-        z = vectors * np.sqrt(values.clip(0))
-        residual = cosines - _at(cosines, z)
+        basis = np.linalg.qr(np.hstack([z, further]))[0]
+        known = basis.T @ z
+        values, vectors = np.linalg.eigh(known @ known.T + basis.T @ (residual @ basis))
+        z = basis @ (vectors[:, -dims:] * np.sqrt(values[-dims:].clip(0)))
+        residual = cosines - _at(places, z)
+        further = residual @ z
     return z
 
 
 def objective(cosines: Matrix, z: Floats) -> float:
     """½ ‖P_Ω(G − Z Zᵀ)‖²."""
-    return 0.5 * float(np.square((cosines - _at(cosines, z)).data).sum())
+    return 0.5 * float(np.square((cosines - _at(sp.triu(cosines).tocoo(), z)).data).sum())
 
 
 def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Cluster:
@@ -148,23 +154,23 @@ def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Clus
     return Cluster(features, regressor, neighbors, labels)
 
 
-def _largest(z: Floats, residual: Matrix, dims: int, start: Floats) -> tuple[Floats, Floats]:
-    """The largest eigenvalues of Z Zᵀ + R and their vectors."""
-    n = len(z)
-    if dims >= n - 1 or n <= 200:  # ARPACK wants fewer than all, and small ones are faster whole
-        values, vectors = np.linalg.eigh(z @ z.T + residual.toarray())
-        return values[-dims:], vectors[:, -dims:]
-    both = LinearOperator((n, n), matvec=lambda v: z @ (z.T @ v) + residual @ v, dtype=np.float64)
-    values, vectors = eigsh(both, k=dims, which="LA", v0=start, tol=1e-3)
-    return values, vectors
+def _range(symmetric: Matrix, count: int, seed: int) -> Floats:
+    """Roughly the directions of the largest eigenvalues, [n, count]: random ones, multiplied by the matrix."""
+    found = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count), np.float32)
+    for _ in range(_POWERS):
+        found = np.linalg.qr(symmetric @ found)[0]
+    return found
 
 
-def _at(places: Matrix, z: Floats) -> Matrix:
-    """Z Zᵀ at the places of a sparse matrix."""
-    row, column = places.nonzero()
-    step = max(1, 10_000_000 // z.shape[1])
-    parts = [np.einsum("ij,ij->i", z[row[s : s + step]], z[column[s : s + step]]) for s in range(0, len(row), step)]
-    return sp.csr_matrix((np.concatenate(parts), (row, column)), shape=places.shape)
+def _at(upper: Matrix, z: Floats) -> Matrix:
+    """Z Zᵀ at the places of a symmetric matrix, given by its upper half."""
+    step = max(1, _GATHERED // z.shape[1])
+    values = np.empty(upper.nnz, z.dtype)
+    for start in range(0, upper.nnz, step):
+        part = slice(start, start + step)
+        np.einsum("ij,ij->i", z[upper.row[part]], z[upper.col[part]], out=values[part])
+    half = sp.csr_matrix((values, (upper.row, upper.col)), shape=upper.shape)
+    return half + sp.triu(half, 1).T
 
 
 def _votes(owner: NDArray[np.integer[Any]], clusters: tuple[Cluster, ...], x: Matrix, count: int) -> Matrix:
