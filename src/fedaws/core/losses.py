@@ -5,12 +5,12 @@ example with every class and serve the oracles. Scores are inner products s_c = 
 are unit vectors they are cosines.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from fedaws.core.log_sum import log_sum_of_others
 
 
 class Sample(NamedTuple):
@@ -90,17 +90,19 @@ def softmax_cross_entropy(
     r"""Softmax cross-entropy on scaled scores, [B]; cosines need a scale, or their softmax is nearly flat.
 
     .. math:: -\log \frac{e^{\sigma s_y}}{\sum_c e^{\sigma s_c}}
+              = \log\Big(1 + e^{-\sigma s_y} \sum_{c \ne y} e^{\sigma s_c}\Big)
 
     Over a sample the sum is :math:`e^{\sigma s_y} + \sum_{c \ne y} e^{\sigma s_c - \log q}`.
 
     >>> softmax_cross_entropy(torch.zeros(1, 2), torch.tensor([0]), torch.eye(2))
     tensor([0.6931])
     """
-    if sample is None:
-        return F.cross_entropy(scale * embeddings @ W.T, labels, reduction="none")
-    own, scores = _scores(scale * embeddings, labels, W, sample)
-    others = scores.masked_fill(_is_own(scores, labels), -math.inf).logsumexp(-1) + _stands_for(labels, sample).log()
-    return torch.logaddexp(own, others) - own
+    scaled = scale * embeddings
+    own = (scaled * W.index_select(0, labels)).sum(-1)
+    others = log_sum_of_others(scaled, labels, W if sample is None else W[: sample.size])
+    if sample is not None:
+        others = others + _stands_for(labels, sample).log()
+    return torch.logaddexp(others.new_zeros(()), others - own)
 
 
 def _scores(embeddings: Tensor, labels: Tensor, W: Tensor, sample: Sample | None) -> tuple[Tensor, Tensor]:

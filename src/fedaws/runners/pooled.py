@@ -47,8 +47,9 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     def bytes_per_client(size: int | None) -> int:
         examples = clients.examples(clients.draw(data.available[:1], 0)._replace(size=size))
         pair = examples.rows.index_select(0, examples.y.new_zeros(2))
-        compared = min(cfg.clients.sampled_classes or data.num_classes, data.num_classes) if rows_of == "all" else 0
-        scores = 3 * 4 * compared  # cosines, logits and what the loss makes of them
+        # Losses over all classes keep cosines, and what they make of them; the softmax has blocks of its own.
+        compared = min(cfg.clients.sampled_classes or data.num_classes, data.num_classes)
+        scores = 3 * 4 * compared if rows_of == "all" and method_of(cfg).loss != "softmax" else 0
         return examples.y.numel() * (bytes_per_example(encoder, pair) + scores)
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:

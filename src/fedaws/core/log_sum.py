@@ -1,0 +1,77 @@
+r"""The softmax's sum over all other classes, and its gradient, in blocks of examples.
+
+With thousands of classes the scores of a round's examples take gigabytes, and memory that was never touched costs more
+than the arithmetic. Here a block of scores lives in one buffer, which the next block uses again; the backward pass
+computes the scores a second time: four matrix products in place of three.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_BLOCK = 8_000_000
+"""Scores in a block: 32 MB of float32."""
+
+
+def log_sum_of_others(embeddings: Tensor, labels: Tensor, W: Tensor) -> Tensor:
+    r"""The logarithm of what all classes but the own have together, [B].
+
+    .. math:: \log \sum_{c \ne y} e^{w_c \cdot g}
+
+    A label may lie beyond W's rows, where these are a sample without it; then none is left out.
+
+    >>> log_sum_of_others(torch.zeros(1, 2), torch.tensor([0]), torch.ones(3, 2))  # log 2
+    tensor([0.6931])
+    """
+    found: Tensor = _LogSumOfOthers.apply(embeddings, labels, W)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _LogSumOfOthers(torch.autograd.Function):
+    @staticmethod
+    def forward(embeddings: Tensor, labels: Tensor, W: Tensor) -> Tensor:
+        found = embeddings.new_empty(len(embeddings))
+        for block, scores in _score_blocks(embeddings, labels, W):
+            largest = scores.amax(1)
+            found[block] = scores.sub_(largest[:, None]).exp_().sum(1).log_().add_(largest)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        embeddings, labels, W, found = ctx.saved_tensors
+        of_embeddings, of_W = torch.empty_like(embeddings), torch.zeros_like(W)
+        for block, scores in _score_blocks(embeddings, labels, W):
+            shares = scores.sub_(found[block, None]).exp_().mul_(upstream[block, None])
+            torch.mm(shares, W, out=of_embeddings[block])
+            if ctx.needs_input_grad[2]:
+                of_W.addmm_(shares.T, embeddings[block])
+        return of_embeddings, None, of_W
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *stacks: Tensor) -> tuple[Tensor, int]:
+        """One client of a stack after the other: each has its own W."""
+        clients = range(info.batch_size)
+        parts = [
+            [t if dim is None else t.select(dim, i) for t, dim in zip(stacks, in_dims, strict=True)] for i in clients
+        ]
+        return torch.stack([log_sum_of_others(*part) for part in parts]), 0
+
+
+def _score_blocks(embeddings: Tensor, labels: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of examples with their scores, −∞ for the own class; all in one buffer, good until the next."""
+    step = max(1, _BLOCK // len(W))
+    buffer = embeddings.new_empty(min(step, len(embeddings)), len(W))
+    for start in range(0, len(embeddings), step):
+        block = slice(start, min(start + step, len(embeddings)))
+        scores = torch.mm(embeddings[block], W.T, out=buffer[: block.stop - start])
+        there = (labels[block] < len(W)).nonzero().ravel()
+        scores[there, labels[block][there]] = -math.inf
+        yield block, scores
