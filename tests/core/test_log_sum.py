@@ -61,6 +61,7 @@ def test_large_scores_do_not_overflow_and_small_losses_keep_their_digits() -> No
     assert float(small) == pytest.approx(math.exp(-24), rel=1e-4)  # log(e^12 + e^−12) − 12 would be 0 in float32
 
 
+@pytest.mark.usefixtures("_blocks")  # at once, and one after the other
 @pytest.mark.parametrize("own_W", [True, False])
 def test_a_stack_of_clients_has_the_gradients_of_each(own_W: bool) -> None:
     g, labels, W = problem(examples=6)
@@ -71,3 +72,9 @@ def test_a_stack_of_clients_has_the_gradients_of_each(own_W: bool) -> None:
     torch.testing.assert_close(found, alone)
     for a, b in zip(*(torch.autograd.grad(loss.square().sum(), (stack, Ws)) for loss in (found, alone)), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_second_derivatives_are_refused_and_not_wrong() -> None:
+    g, labels, W = problem()
+    with pytest.raises(RuntimeError, match="out="):
+        torch.autograd.grad(log_sum_of_others(g, labels, W).sum(), g, create_graph=True)

@@ -267,10 +267,11 @@ def test_blocks_are_as_large_as_the_cache_allows_for_any_batch(batch: int, monke
 
 
 def test_an_oracles_scores_of_all_classes_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ["method=softmax", "clients.examples_per_step=1", "model.hidden=[30]", "train.runner=pooled"]
-    cfg = Config().override(settings)
-    encoder = build_encoder(cfg.model, (20,), seed=0)
-    few = blocks_of(cfg, features(40), encoder, monkeypatch)
-    many = blocks_of(cfg, features(40, classes=1000), encoder, monkeypatch)
-    assert max(few) > 10
-    assert max(many) == 1  # 1,000 scores of 4 bytes, several times
+    settings = ["clients.examples_per_step=1", "model.hidden=[30]", "train.runner=pooled"]
+    for method, at_thousand in (("contrastive", 1), ("softmax", 14)):  # 1,000 scores of 4 bytes, thrice; none kept
+        cfg = Config().override([f"method={method}", *settings])
+        encoder = build_encoder(cfg.model, (20,), seed=0)
+        few = blocks_of(cfg, features(40), encoder, monkeypatch)
+        many = blocks_of(cfg, features(40, classes=1000), encoder, monkeypatch)
+        assert max(few) > 10
+        assert max(many) == at_thousand

@@ -44,7 +44,6 @@ class _LogSumOfOthers(torch.autograd.Function):
         ctx.save_for_backward(*inputs, output)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         embeddings, labels, W, found = ctx.saved_tensors
         of_embeddings, of_W = torch.empty_like(embeddings), torch.zeros_like(W)
@@ -57,11 +56,16 @@ class _LogSumOfOthers(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *stacks: Tensor) -> tuple[Tensor, int]:
-        """One client of a stack after the other: each has its own W."""
-        clients = range(info.batch_size)
-        parts = [
-            [t if dim is None else t.select(dim, i) for t, dim in zip(stacks, in_dims, strict=True)] for i in clients
-        ]
+        """A small stack of clients at once; of a large one, each with its own W, one after the other."""
+        clients = info.batch_size
+        g, y, W = (
+            t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip(stacks, in_dims, strict=True)
+        )
+        if clients * g.shape[1] * W.shape[1] <= _BLOCK:
+            own = torch.arange(W.shape[1], device=W.device) == y[..., None]
+            return (g @ W.mT).masked_fill(own, -math.inf).logsumexp(-1), 0
+        parts = zip(g.unbind(), y.unbind(), W.unbind(), strict=True)
         return torch.stack([log_sum_of_others(*part) for part in parts]), 0
 
 

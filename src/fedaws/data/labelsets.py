@@ -68,7 +68,8 @@ def from_sparse(
         raise FedawsError("no training example has both a label and a feature; wanted at least one")
     if every_label:
         chosen = sets.index_select(0, rows)
-        rows, drawn = rows[chosen.row_of_each], chosen.indices.to(torch.int64)
+        pairs = torch.unique(chosen.row_of_each * classes + chosen.indices)  # a label may stand in a row twice
+        rows, drawn = rows[pairs // classes], pairs % classes
     else:
         drawn = one_label(sets, seed)[rows]
     order, starts = by_client(drawn, classes, clients_per_class, classes_per_client, seed)

@@ -40,17 +40,15 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     workers = Workers(
         [example_losses(copy, cfg, data.num_classes) for copy in ([encoder] if together else own_copies(encoder))]
     )
-    rows_of = method_of(cfg).rows
-    train_rows = rows_of == "own"
+    method = method_of(cfg)
+    train_rows = method.rows == "own"
+    kept = _kept_by_loss(cfg, data.num_classes)
 
     @cache
     def bytes_per_client(size: int | None) -> int:
         examples = clients.examples(clients.draw(data.available[:1], 0)._replace(size=size))
         pair = examples.rows.index_select(0, examples.y.new_zeros(2))
-        # Losses over all classes keep cosines, and what they make of them; the softmax has blocks of its own.
-        compared = min(cfg.clients.sampled_classes or data.num_classes, data.num_classes)
-        scores = 3 * 4 * compared if rows_of == "all" and method_of(cfg).loss != "softmax" else 0
-        return examples.y.numel() * (bytes_per_example(encoder, pair) + scores)
+        return examples.y.numel() * (bytes_per_example(encoder, pair) + 3 * 4 * kept)
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:
         factor = schedule(cfg.train, sent.round_num)
@@ -79,6 +77,18 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
         return workers.map(update_of, parts)
 
     return run_clients
+
+
+def _kept_by_loss(cfg: Config, num_classes: int) -> int:
+    """Numbers an example that a loss keeps, thrice: all cosines; the softmax, which has blocks of its own, g(x)."""
+    method = method_of(cfg)
+    if method.rows != "all":
+        return 0
+    return (
+        cfg.model.embedding_dim
+        if method.loss == "softmax"
+        else min(cfg.clients.sampled_classes or num_classes, num_classes)
+    )
 
 
 def _block_count(count: int, bytes_per_client: int, workers: int) -> int:
