@@ -37,7 +37,7 @@ def main() -> None:
     )
     labels = torch.randint(options.classes, (options.examples,))
     block = max(1, 8_000_000 // options.classes)
-    scores, of_g, of_W = torch.empty(block, options.classes), torch.empty(block, options.dims), torch.empty_like(W)
+    scores, of_g, of_W = torch.empty(block, options.classes), torch.empty(block, options.dims), torch.zeros_like(W)
 
     def products() -> None:
         with torch.no_grad():

@@ -266,7 +266,7 @@ def test_blocks_are_as_large_as_the_cache_allows_for_any_batch(batch: int, monke
     assert max(blocks_of(cfg, features(100), encoder, monkeypatch)) == 50 // batch
 
 
-def test_an_oracles_scores_of_all_classes_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracles_scores_of_all_classes_count_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ["clients.examples_per_step=1", "model.hidden=[30]", "train.runner=pooled"]
     for method, at_thousand in (("contrastive", 1), ("softmax", 14)):  # 1,000 scores of 4 bytes, thrice; none kept
         cfg = Config().override([f"method={method}", *settings])

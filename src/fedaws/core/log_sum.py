@@ -1,6 +1,6 @@
 r"""The softmax's sum over all other classes, and its gradient, in blocks of examples.
 
-With thousands of classes the scores of a round's examples take gigabytes. Here a block of scores lives in one buffer,
+With thousands of classes the scores of a round's examples fill memory. Here a block of scores lives in one buffer,
 which the next block uses again; the backward pass computes the scores a second time: four matrix products in place of
 three. So all examples can go through in one pass, and W, its normalisation and its gradient are gone through once.
 """

@@ -51,7 +51,7 @@ def _array(rows: Tensor) -> Any:
 
 def _faiss() -> Any:
     try:
-        import faiss  # noqa: PLC0415
+        import faiss  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise FedawsError(f"an index needs faiss ({error}); pip install 'fedaws[index]'") from None
     return faiss

@@ -115,9 +115,9 @@ def embed(cosines: Matrix, dims: int, iterations: int, seed: int = 0) -> Floats:
     >>> np.round(z @ z.T, 6).tolist() == np.ones((4, 4)).tolist()
     True
     """
-    n, cosines = cosines.shape[0], sp.csr_matrix(cosines, dtype=np.float32)
+    n, kind = cosines.shape[0], cosines.dtype
     dims, places = min(dims, n), sp.triu(cosines).tocoo()
-    z, residual, further = np.zeros((n, 0), np.float32), cosines, _range(cosines, min(n, dims + _SPARE), seed)
+    z, residual, further = np.zeros((n, 0), kind), cosines, _range(cosines, min(n, dims + _SPARE), seed)
     for _ in range(iterations):
         basis = np.linalg.qr(np.hstack([z, further]))[0]
         known = basis.T @ z
@@ -156,7 +156,7 @@ def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Clus
 
 def _range(symmetric: Matrix, count: int, seed: int) -> Floats:
     """Roughly the directions of the eigenvalues of largest size, [n, count]: random ones, multiplied by the matrix."""
-    found = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count), np.float32)
+    found = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count)).astype(symmetric.dtype)
     for _ in range(_POWERS):
         found = np.linalg.qr(symmetric @ found)[0]
     return found

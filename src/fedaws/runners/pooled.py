@@ -40,8 +40,7 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     workers = Workers(
         [example_losses(copy, cfg, data.num_classes) for copy in ([encoder] if together else own_copies(encoder))]
     )
-    method = method_of(cfg)
-    train_rows = method.rows == "own"
+    train_rows = method_of(cfg).rows == "own"
     kept = _kept_by_loss(cfg, data.num_classes)
 
     @cache
@@ -84,11 +83,9 @@ def _kept_by_loss(cfg: Config, num_classes: int) -> int:
     method = method_of(cfg)
     if method.rows != "all":
         return 0
-    return (
-        cfg.model.embedding_dim
-        if method.loss == "softmax"
-        else min(cfg.clients.sampled_classes or num_classes, num_classes)
-    )
+    if method.loss == "softmax":
+        return cfg.model.embedding_dim
+    return min(cfg.clients.sampled_classes or num_classes, num_classes)
 
 
 def _block_count(count: int, bytes_per_client: int, workers: int) -> int:
