@@ -156,7 +156,7 @@ def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Clus
 
 def _range(symmetric: Matrix, count: int, seed: int) -> Floats:
     """Roughly the directions of the eigenvalues of largest size, [n, count]: random ones, multiplied by the matrix."""
-    found = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count)).astype(symmetric.dtype)
+    found: Floats = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count), np.float32)
     for _ in range(_POWERS):
         found = np.linalg.qr(symmetric @ found)[0]
     return found
