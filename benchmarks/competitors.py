@@ -23,9 +23,9 @@ import torch
 
 import fedaws
 from fedaws import config
-from fedaws.data.labelsets import one_label
+from fedaws.data.label_sets import one_label
 from fedaws.data.load import load_label_sets
-from fedaws.oracles.measure import measured
+from fedaws.experiments.sleec.measure import measured
 from fedaws.record.files import write_text
 from fedaws.sparse import SparseRows
 

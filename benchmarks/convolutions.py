@@ -22,11 +22,11 @@ from fedaws.config import Config
 from fedaws.core.algorithm import run_round
 from fedaws.data import FederatedData, from_arrays
 from fedaws.evaluate.measures import embed_all
-from fedaws.memory import keep_freed_memory
+from fedaws.machine.memory import keep_freed_memory
+from fedaws.machine.threads import shared_out
 from fedaws.models import build_encoder
-from fedaws.parallel import shared_out
-from fedaws.run import initial_state
 from fedaws.runners import make_runner
+from fedaws.training.run import initial_state
 
 CLIENTS, BATCH, TESTS = 10, 32, 10_000
 SETTINGS = [

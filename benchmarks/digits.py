@@ -19,14 +19,14 @@ from torch import Tensor
 
 import fedaws
 from fedaws import Reporter, config
-from fedaws.compare import compare, summarize
 from fedaws.core.methods import METHODS
 from fedaws.data.load import load_data
+from fedaws.experiments.compare import compare, summarize
+from fedaws.experiments.plots import plot_comparison
 from fedaws.models import build_encoder
 from fedaws.record.files import write_text
 from fedaws.record.made_with import made_with
-from fedaws.record.plots import plot_comparison
-from fedaws.run import initial_rows
+from fedaws.training.run import initial_rows
 
 SEEDS = 3
 SCALE = 4.0  # of the scores in the picture: the larger, the nearer every dot lies to its best class

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,12 +26,14 @@ import torch
 import fedaws
 from fedaws import Config
 from fedaws.flower.client_app import app as client_app
-from fedaws.flower.inprocess import InProcessGrid, Node
 from fedaws.flower.server_app import app as server_app
 from fedaws.flower.setup import Place, create
 from fedaws.flower.up import Processes, cluster, free_port
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from inprocess_grid import InProcessGrid, Node
 
 _EXAMPLE = Path(__file__).parents[1] / "examples" / "flower"
 

@@ -19,7 +19,7 @@ from fedaws.config import ClientsConfig, Config, ModelConfig, SpreadConfig, Trai
 from fedaws.core.aggregate import aggregate
 from fedaws.core.algorithm import broadcast, run_round
 from fedaws.data import FederatedData, from_arrays
-from fedaws.memory import keep_freed_memory
+from fedaws.machine.memory import keep_freed_memory
 from fedaws.models.mlp import mlp
 from fedaws.runners import make_runner
 from fedaws.types import ServerState

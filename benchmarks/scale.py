@@ -25,16 +25,16 @@ from fedaws.config import Config, SpreadConfig, load
 from fedaws.core import algorithm, mining, moments, spreadout
 from fedaws.core.aggregate import aggregate
 from fedaws.data.federated import FederatedData
-from fedaws.data.labelsets import from_sparse
-from fedaws.data.xc import SETS, to_arrays, to_split
-from fedaws.data.xc_synthetic import generate
+from fedaws.data.label_sets import from_sparse
+from fedaws.data.sources.xc import SETS, to_arrays, to_split
+from fedaws.data.sources.xc_synthetic import generate
 from fedaws.evaluate.measures import embed_all
 from fedaws.evaluate.precision import rank
-from fedaws.memory import keep_freed_memory
+from fedaws.machine.memory import keep_freed_memory
 from fedaws.models import build_encoder
-from fedaws.run import initial_state
 from fedaws.runners import make_runner
 from fedaws.runners.common import ClientData
+from fedaws.training.run import initial_state
 from fedaws.types import ServerState
 
 Times = dict[str, float]

@@ -15,10 +15,10 @@ import numpy as np
 from sklearn.datasets import load_svmlight_file
 
 from common import best_times
-from fedaws.data.mapped import cached
-from fedaws.data.xc import to_arrays, to_split
-from fedaws.data.xc_synthetic import xc_synthetic
-from fedaws.data.xc_text import read_text
+from fedaws.data.sources.array_cache import cached
+from fedaws.data.sources.xc import to_arrays, to_split
+from fedaws.data.sources.xc_synthetic import xc_synthetic
+from fedaws.data.sources.xc_text import read_text
 
 
 def generate(folder: Path) -> Path:

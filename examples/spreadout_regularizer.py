@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedaws.core.losses import Sample, positive_hinge, softmax_cross_entropy
 from fedaws.core.sampling import positions, sample_classes
 from fedaws.core.spreadout import spreadout
-from fedaws.data.synthetic import synthetic
+from fedaws.data.sources.synthetic import synthetic
 from fedaws.evaluate.precision import precision_at, rank
 
 FEATURES, DIM, BATCH = 12, 64, 256

@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 from fedaws import Config
-from fedaws.cli import main
+from fedaws.cli.main import main
 from fedaws.config import from_toml
 
 # No deadlines on a noisy machine, and the same examples in every run.

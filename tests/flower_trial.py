@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import serialization
 from fedaws import Config, FederatedData
 from fedaws.flower.client_app import app as client_app
 from fedaws.flower.federation import Member, read_federation
-from fedaws.flower.inprocess import InProcessGrid, Node
 from fedaws.flower.server_app import app as server_app
 from fedaws.flower.setup import Place, create
+from inprocess_grid import InProcessGrid, Node
 
 
 def as_told(public_key: str) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaws.data.xc_text import read_text
+from fedaws.data.sources.xc_text import read_text
 from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]

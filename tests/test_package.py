@@ -35,7 +35,7 @@ def test_importing_the_package_does_not_load_torch() -> None:
 
 
 def test_the_command_line_starts_without_scikit_learn() -> None:
-    assert python("import fedaws.cli, sys; print('sklearn' in sys.modules)") == "False\n"
+    assert python("import fedaws.cli.main, sys; print('sklearn' in sys.modules)") == "False\n"
 
 
 def test_training_trains_the_encoder_that_was_given() -> None:

@@ -1,50 +1,58 @@
 """Federated learning with only positive labels: FedAwS (Yu, Rawat, Menon, Kumar, ICML 2020)."""
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedaws import config, core, data
-    from fedaws.config import Config
-    from fedaws.data import FederatedData, from_arrays, from_dataset, from_sparse
-    from fedaws.errors import FedawsError
-    from fedaws.run import Reporter, Run, load, train
+    from fedaws import config as config
+    from fedaws import core as core
+    from fedaws import data as data
+    from fedaws.config import Config as Config
+    from fedaws.data import FederatedData as FederatedData
+    from fedaws.data import from_arrays as from_arrays
+    from fedaws.data import from_dataset as from_dataset
+    from fedaws.data import from_sparse as from_sparse
+    from fedaws.errors import FedawsError as FedawsError
+    from fedaws.training.run import Reporter as Reporter
+    from fedaws.training.run import Run as Run
+    from fedaws.training.run import load as load
+    from fedaws.training.run import train as train
 
-__all__ = [
-    "Config",
-    "FedawsError",
-    "FederatedData",
-    "Reporter",
-    "Run",
-    "config",
-    "core",
-    "data",
-    "from_arrays",
-    "from_dataset",
-    "from_sparse",
-    "load",
-    "train",
-]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Config": "config",
-    "FedawsError": "errors",
-    "FederatedData": "data",
-    "Reporter": "run",
-    "Run": "run",
-    "from_arrays": "data",
-    "from_dataset": "data",
-    "from_sparse": "data",
-    "load": "run",
-    "train": "run",
+    "Config": "fedaws.config",
+    "FedawsError": "fedaws.errors",
+    "FederatedData": "fedaws.data",
+    "Reporter": "fedaws.training.run",
+    "Run": "fedaws.training.run",
+    "config": "fedaws",
+    "core": "fedaws",
+    "data": "fedaws",
+    "from_arrays": "fedaws.data",
+    "from_dataset": "fedaws.data",
+    "from_sparse": "fedaws.data",
+    "load": "fedaws.training.run",
+    "train": "fedaws.training.run",
 }
+__all__ = [*_HOMES]  # noqa: PLE0604 - names, all of them
+
+if "torch" not in sys.modules:
+    # Threads that wait for each other by spinning take the cores that the others need: on a busy machine a round is
+    # 15 times slower. OpenMP reads this once, when torch loads it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def __getattr__(name: str) -> Any:
     """Load a name when it is first asked for: torch takes seconds, and `fedaws --help` does not need it."""
-    if name in _HOMES:
-        return getattr(import_module(f"fedaws.{_HOMES[name]}"), name)
-    if name in __all__:
-        return import_module(f"fedaws.{name}")
-    raise AttributeError(f"module 'fedaws' has no attribute {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fedaws' has no attribute {name!r}")
+    return import_module(f"fedaws.{name}") if home == "fedaws" else getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, and what every module has."""
+    return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"]

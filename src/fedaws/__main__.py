@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Entry point of the command line."""
     try:
-        from fedaws.cli import main as run  # noqa: PLC0415 - the import is the long part
+        from fedaws.cli.main import main as run  # noqa: PLC0415 - the import is the long part
 
         run()
     except KeyboardInterrupt:

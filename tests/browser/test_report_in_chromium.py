@@ -9,9 +9,9 @@ import pytest
 
 from devtools import Tab, chromium
 from fedaws import Config, Reporter, config, train
-from fedaws.compare import compare
-from fedaws.record.report.page import write_report
-from fedaws.run import Interrupted
+from fedaws.experiments.compare import compare
+from fedaws.report.page import write_report
+from fedaws.training.run import Interrupted
 
 pytestmark = pytest.mark.browser
 QUIET = Reporter(on_warning=lambda message: None)

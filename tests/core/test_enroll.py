@@ -9,8 +9,8 @@ import torch.nn.functional as F
 import fedaws
 from fedaws import Config
 from fedaws.core.enroll import enroll
-from fedaws.run import Interrupted, Reporter
 from fedaws.runners.means import embedding_sums
+from fedaws.training.run import Interrupted, Reporter
 from helpers import refusal
 
 

@@ -11,7 +11,7 @@ import fedaws
 from fedaws.config import Config
 from fedaws.data import FederatedData, from_arrays
 from fedaws.data.augment import SHIFT, crop_and_flip, leave_out, resized
-from fedaws.data.hashing import hash_tensor
+from fedaws.hashing import hash_tensor
 from fedaws.runners.common import ClientData
 from fedaws.sparse import SparseRows
 from helpers import refusal

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fedaws import Config, FedawsError
 from fedaws.data import load_data
-from fedaws.data.digits import digits
 from fedaws.data.load import _read_npz
-from fedaws.data.synthetic import synthetic
+from fedaws.data.sources.digits import digits
+from fedaws.data.sources.synthetic import synthetic
 from helpers import refusal
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -14,10 +14,10 @@ from fedaws import Config
 from fedaws.config import SpreadConfig
 from fedaws.flower import FedAwS
 from fedaws.flower.client_app import trained
-from fedaws.flower.inprocess import InProcessGrid, Node
 from fedaws.record.folder import RunFolder
 from flower_trial import Trial
 from helpers import refusal
+from inprocess_grid import InProcessGrid, Node
 
 
 def assert_same_model(trial: Trial, reference: fedaws.Run) -> None:

@@ -20,7 +20,7 @@ from fedaws.core.newcomers import fresh_row
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.setup import _equip
 from fedaws.record.folder import Facts, RunFolder
-from fedaws.record.report.page import write_report
+from fedaws.report.page import write_report
 from fedaws.types import ServerState
 from flower_trial import Trial, make_trial, node_of
 from helpers import refusal

@@ -11,11 +11,11 @@ from fedaws import Config
 from fedaws.core.algorithm import broadcast
 from fedaws.flower import strategy as strategy_module
 from fedaws.flower import wire
-from fedaws.flower.inprocess import Node
 from fedaws.flower.strategy import FedAwS, first_rows
-from fedaws.run import initial_rows
+from fedaws.training.run import initial_rows
 from fedaws.types import Broadcast, ServerState
 from flower_trial import Trial, as_told
+from inprocess_grid import Node
 
 
 def rows_of_the_run(monkeypatch: object) -> list[torch.Tensor]:

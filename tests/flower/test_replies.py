@@ -206,7 +206,7 @@ def test_bad_replies_are_counted_by_reason_and_the_rounds_go_on(trial: Callable[
 
 
 def test_a_reply_sent_twice_counts_once(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     def doubled(self: InProcessGrid, ids: Any) -> list[Message]:
         return [m for i in ids if i in self._replies for m in [self._replies.pop(i)] * 2]
@@ -234,7 +234,7 @@ def test_a_reply_in_anothers_name_is_dropped(trial: Callable[..., Trial]) -> Non
 def test_a_reply_that_flower_cannot_unpack_harms_nobody(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     honest = InProcessGrid.pull_messages
 
@@ -257,7 +257,7 @@ def test_a_superlink_in_trouble_is_asked_again(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, call: str, counted: dict[str, int]
 ) -> None:
     """Under load Flower's database is locked now and then, and the SuperLink answers 500: no node's fault."""
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     honest, failures = getattr(InProcessGrid, call), list[str]()
 
@@ -297,7 +297,7 @@ def test_a_reply_whose_upload_stalls_keeps_nobody_waiting_beyond_the_deadline(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower looks for the parts of such a reply for three minutes and more; the other replies are there at once."""
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     honest, never = InProcessGrid.pull_messages, Event()
 
@@ -320,7 +320,7 @@ def test_a_message_beside_the_reply_does_not_take_its_place(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A SuperLink also hands out what is addressed to the server without having been asked for."""
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     honest, slipped_in = InProcessGrid.pull_messages, list[Message]()
 
@@ -339,7 +339,7 @@ def test_a_message_beside_the_reply_does_not_take_its_place(
 def test_a_run_that_was_stopped_ends(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.supercore.run import RunNotRunningException
 
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     def stopped(self: InProcessGrid, ids: Any) -> list[Message]:
         raise RunNotRunningException
@@ -352,7 +352,7 @@ def test_a_run_that_was_stopped_ends(trial: Callable[..., Trial], monkeypatch: p
 def test_a_message_that_the_superlink_does_not_take_is_counted(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedaws.flower.inprocess import InProcessGrid
+    from inprocess_grid import InProcessGrid
 
     honest = InProcessGrid.push_messages
 

@@ -16,10 +16,10 @@ from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.core.algorithm import run_round
 from fedaws.data.federated import as_input
 from fedaws.models import build_encoder
-from fedaws.run import Interrupted
 from fedaws.runners import make_runner
 from fedaws.runners.common import even_blocks
 from fedaws.runners.pooled import _CACHE, _block_count, bytes_per_example
+from fedaws.training.run import Interrupted
 from fedaws.types import ServerState
 
 ROUNDS = 3
@@ -240,7 +240,7 @@ def test_a_larger_image_takes_more_memory() -> None:
 def blocks_of(cfg: Config, data: FederatedData, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Clients in each block of a first round with all of them, if the cache were of 10 kB."""
     monkeypatch.setattr("fedaws.runners.pooled._CACHE", 10_000)
-    state = fedaws.run.initial_state(cfg, data, encoder)
+    state = fedaws.training.run.initial_state(cfg, data, encoder)
     sizes: list[int] = []
     run_clients = make_runner(cfg, data, encoder)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedaws.core.tables import mean_rows
+from fedaws.core.embedding_tables import mean_rows
 from fedaws.types import Params, ServerState, Update
 
 

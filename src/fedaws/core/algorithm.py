@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import aggregate
+from fedaws.core.embedding_tables import step_tables
 from fedaws.core.methods import method_of
 from fedaws.core.moments import due
 from fedaws.core.optimizers import is_matrix, optimizer_step
 from fedaws.core.sampling import as_rows_of_all, sample_classes
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import no_neighbors_yet, spread_
-from fedaws.core.tables import step_tables
 from fedaws.errors import FedawsError
 from fedaws.types import AVERAGE, CLASS_MATRIX, NEIGHBORS, Broadcast, Params, RunClients, ServerState, Update
 

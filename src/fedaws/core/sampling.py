@@ -11,7 +11,8 @@ of one, and :math:`\tfrac{C-1}{n} e^{s} = e^{s - \log q}` with :math:`q = n/(C-1
 softmax (Bengio & Senécal 2008): the sum over the classes is unbiased, its logarithm and gradient only in the limit of a
 large sample, with an error of order 1/S, and exactly at S = C.
 
-Only the rows that were sent move, so that W is stepped as a table (`core/tables.py`): no copy, no gradient of its size.
+Only the rows that were sent move, so that W is stepped as a table (`core/embedding_tables.py`): no copy, no gradient of
+its size.
 """
 
 from collections.abc import Iterable, Iterator

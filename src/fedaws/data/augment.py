@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaws.data.hashing import hash_tensor
+from fedaws.hashing import hash_tensor
 from fedaws.sparse import SparseRows
 
 SHIFT = 4

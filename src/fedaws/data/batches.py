@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedaws.config import ClientsConfig
 from fedaws.data.federated import FederatedData
-from fedaws.data.hashing import hash64, hash_tensor
+from fedaws.hashing import hash64, hash_tensor
 
 
 class Batches(NamedTuple):

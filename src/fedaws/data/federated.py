@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.hashing import hash64
 from fedaws.errors import FedawsError
+from fedaws.hashing import hash64
 from fedaws.sparse import Rows, SparseRows
 
 _LABELS = "integer labels 0 … classes − 1"

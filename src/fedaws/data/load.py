@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from fedaws.config import Config
-from fedaws.data.cifar import cifar
-from fedaws.data.digits import digits
-from fedaws.data.download import cache_folder
 from fedaws.data.federated import FederatedData, from_arrays, hold_out
-from fedaws.data.images import images
-from fedaws.data.labelsets import from_sparse, inverse_propensities
-from fedaws.data.synthetic import synthetic
-from fedaws.data.xc import SETS, Split, some_rows, xc
-from fedaws.data.xc_synthetic import xc_synthetic
+from fedaws.data.label_sets import from_sparse, inverse_propensities
+from fedaws.data.sources.cifar import cifar
+from fedaws.data.sources.digits import digits
+from fedaws.data.sources.download import cache_folder
+from fedaws.data.sources.images import images
+from fedaws.data.sources.synthetic import synthetic
+from fedaws.data.sources.xc import SETS, Split, some_rows, xc
+from fedaws.data.sources.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 
 SPARSE = (*SETS, "xc", "xc-synthetic")

@@ -9,8 +9,8 @@ from fedaws.core.losses import positive_hinge
 from fedaws.data.federated import as_input
 from fedaws.evaluate.precision import crowding, precision_at, propensity_scored, rank
 from fedaws.evaluate.theory import error_bounds, separation
+from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import evaluating
-from fedaws.parallel import Workers, own_copies
 from fedaws.sparse import Rows, SparseRows
 from fedaws.types import Params
 

@@ -14,13 +14,12 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 from torch import Tensor, nn
 
-from fedaws.checks import check_loss, check_setup, check_weights, warn_of_collapse
 from fedaws.config import Config
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features
 from fedaws.errors import FedawsError
 from fedaws.evaluate import evaluate
-from fedaws.evaluate.details import examine
+from fedaws.evaluate.per_class import examine
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import Settings, run_settings
@@ -29,7 +28,8 @@ from fedaws.models import batch_norms, build_encoder, evaluating
 from fedaws.record.files import append_line, write_text
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
-from fedaws.run import initial_state
+from fedaws.training.checks import check_loss, check_setup, check_weights, warn_of_collapse
+from fedaws.training.run import initial_state
 from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")

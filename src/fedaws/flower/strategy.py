@@ -22,13 +22,13 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
 from fedaws.core.methods import method_of
 from fedaws.core.newcomers import fresh_row
-from fedaws.data.hashing import hash64
 from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.mailbox import Asked, Mailbox
 from fedaws.flower.wire import Limits, Reply
-from fedaws.run import initial_rows
+from fedaws.hashing import hash64
+from fedaws.training.run import initial_rows
 from fedaws.types import Params, ServerState, Update
 
 _LOG = logging.getLogger("flwr")

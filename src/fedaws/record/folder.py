@@ -120,7 +120,7 @@ class RunFolder:
         return self.path / "details.json"
 
     def save_details(self, details: dict[str, Any]) -> None:
-        """Keep what `fedaws.evaluate.details` found; images become PNG files in base64."""
+        """Keep what `fedaws.evaluate.per_class` found; images become PNG files in base64."""
         write_text(self.details_file, json.dumps(details, default=png_base64) + "\n")
 
     # checkpoints

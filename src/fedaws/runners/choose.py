@@ -5,8 +5,8 @@ from torch import nn
 from fedaws.config import Config
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
+from fedaws.machine.threads import core_by_core
 from fedaws.models import batch_norms, by_batch_statistics, has_table
-from fedaws.parallel import core_by_core
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
 from fedaws.runners.stacked import stacked

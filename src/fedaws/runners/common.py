@@ -14,7 +14,7 @@ from fedaws.core.schedule import image_size
 from fedaws.data.augment import crop_and_flip, leave_out, resized
 from fedaws.data.batches import BatchPlan
 from fedaws.data.federated import FederatedData, as_input
-from fedaws.data.hashing import hash64, hash_tensor
+from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import Rows, SparseRows
 
 

@@ -22,8 +22,8 @@ from fedaws.core.local import ExampleLosses, example_losses
 from fedaws.core.methods import method_of
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
+from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
-from fedaws.parallel import Workers, own_copies
 from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
 from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update

@@ -8,7 +8,7 @@ from fedaws.config import Config
 from fedaws.core.local import Gradient, example_losses, local_update, own_gradient
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
-from fedaws.parallel import Workers, own_copies
+from fedaws.machine.threads import Workers, own_copies
 from fedaws.runners.common import ClientData
 from fedaws.types import Broadcast, RunClients, Update
 

@@ -1,0 +1,307 @@
+"""The command line: thin, over `fedaws.train`, `compare` and `load`."""
+
+import json as json_module
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import resources
+from itertools import count
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.table import Table
+
+from fedaws import config as configuration
+from fedaws.cli import console
+from fedaws.cli import flower as cli_flower
+from fedaws.cli.common import REPORT, Json, Settings, print_error, print_json, reported, user_errors
+from fedaws.config import Config
+from fedaws.errors import FedawsError
+from fedaws.experiments.compare import compare as run_comparison
+from fedaws.experiments.compare import parse_methods, summarize
+from fedaws.experiments.paper_tables import choose, load_table
+from fedaws.experiments.reproduce import Job, plan, reproduce
+from fedaws.experiments.results import read_results, update
+from fedaws.record.files import write_text
+from fedaws.record.folder import RunFolder
+from fedaws.report.page import write_report
+from fedaws.training.run import Interrupted, Reporter, load, train
+
+app = typer.Typer(
+    name="fedaws",
+    help="Federated learning with only positive labels (FedAwS, ICML 2020).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(cli_flower.app, name="flower")
+
+RUNS = Path("runs")
+
+Source = Annotated[
+    str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (see `fedaws presets`) or a TOML file.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; by default a new one below runs/.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or with the newest such one.")]
+
+
+@app.command("train", epilog="Example: fedaws train digits -s spread.weight=100 --out runs/first")
+def train_command(
+    source: Source, settings: Settings = None, out: Out = None, resume: Resume = False, json: Json = False
+) -> None:
+    """Train one model."""
+    with user_errors():
+        cfg = configuration.load(source).override(settings or [])
+        stop = console.Stop()
+        with (
+            _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
+            _interruptible(stop, f"--resume --out {folder}"),
+            console.progress(stop) as reporter,
+        ):
+            if resume and not RunFolder(folder).started:
+                console.say(f"no run in {folder} yet: starting one")
+            run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
+        last = {k: v for k, v in run.metrics[-1].items() if k != "round"}
+        report = reported(folder)
+        if json:
+            told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
+            print_json({**told, "folder": str(folder), "report": report})
+        else:
+            console.out.print(
+                console.metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds")
+            )
+            console.say(f"report: {report}")
+            console.say(f"saved in {folder}")
+
+
+@app.command("compare", epilog="Example: fedaws compare digits --methods positive-only,fedaws --seeds 3")
+def compare_command(
+    source: Source,
+    methods: Annotated[str, typer.Option(help="Comma-separated.")] = "positive-only,fixed,fedaws,softmax",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method.")] = 1,
+    settings: Settings = None,
+    out: Out = None,
+    resume: Resume = False,
+    json: Json = False,
+) -> None:
+    """Train several methods and show them side by side, as the paper's tables do."""
+    with user_errors():
+        names = parse_methods(methods)
+        cfg = configuration.load(source).override(settings or [])
+        stop, done, total = console.Stop(), 0, len(names) * seeds
+        with (
+            _folder(f"{cfg.name}-compare", out, resume) as folder,
+            _interruptible(stop, f"--resume --out {folder}"),
+            console.progress(stop) as reporter,
+        ):
+
+            def numbered(one: Config) -> Reporter:
+                nonlocal done
+                done += 1
+                return reporter(f"{done}/{total} {one.method}, seed {one.seed}")
+
+            histories = run_comparison(cfg, names, seeds, folder, resume, numbered)
+        summary = {"methods": summarize(histories), "rounds": cfg.train.rounds, "seeds": seeds}
+        write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
+        from fedaws.experiments.plots import plot_comparison  # noqa: PLC0415 - nothing else need wait for matplotlib
+
+        plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        report = reported(folder)
+        if json:
+            print_json(summary | {"folder": str(folder), "report": report})
+        else:
+            console.out.print(console.comparison_table(histories, f"{cfg.name}, {cfg.train.rounds} rounds"))
+            console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
+            console.say(f"report: {report}")
+
+
+@app.command("evaluate", epilog="Example: fedaws evaluate runs/first --json")
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], json: Json = False
+) -> None:
+    """Measure a saved model on its test set."""
+    with user_errors():
+        loaded = load(run)
+        measures = loaded.evaluate()
+        if loaded.metrics:
+            measures = {"loss": loaded.metrics[-1]["loss"], **measures}
+        if json:
+            print_json({"method": loaded.config.method, **measures})
+        else:
+            console.out.print(console.metrics_table(measures, f"{run}"))
+
+
+@app.command("report", epilog="Example: fedaws report runs/digits-compare-1 && open runs/digits-compare-1/report.html")
+def report_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Run folders, or folders of them: of a comparison, a table, a federation."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE.html", help="By default report.html in the one RUN.")
+    ] = None,
+) -> None:
+    """Show what runs did, in one HTML file that needs no network; of unfinished and damaged runs what there is."""
+    with user_errors():
+        if out is None and len(runs) > 1:
+            raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
+        print(write_report(runs, out or runs[0] / REPORT))
+
+
+@app.command(
+    "tensorboard", epilog="Example: fedaws tensorboard runs/first && tensorboard --logdir runs/first/tensorboard"
+)
+def tensorboard_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders of them.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="By default tensorboard in the one RUN.")
+    ] = None,
+) -> None:
+    """Write runs for TensorBoard: every measure by round, and W for its projector; also of runs that go on."""
+    with user_errors():
+        if out is None and len(runs) > 1:
+            raise FedawsError(f"{len(runs)} folders have no one place for their events; name it: -o DIR")
+        from fedaws.report.tensorboard import export  # noqa: PLC0415 - nothing else needs TensorBoard
+
+        target = out or runs[0] / "tensorboard"
+        for notice in export(runs, target):
+            console.warn(notice)
+        print(target)
+
+
+@app.command("presets", epilog="Example: fedaws presets")
+def presets_command(json: Json = False) -> None:
+    """List the experiments that come with the package."""
+    with user_errors():
+        about = {name: _first_comment(name) for name in configuration.presets()}
+        if json:
+            print_json(about)
+            return
+        table = Table("preset", "what it is")
+        for name, text in about.items():
+            table.add_row(name, text)
+        console.out.print(table)
+
+
+@app.command("reproduce", epilog="Example: fedaws reproduce table1 --rows cifar10-resnet8 --methods fedaws,softmax")
+def reproduce_command(
+    source: Annotated[
+        str, typer.Argument(metavar="TABLE|FILE.toml", help="table1, table2, table4, or a TOML file like theirs.")
+    ],
+    rows: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of the presets' own.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method.")] = 1,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/TABLE by default.")] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Folder of data, page and plots; docs/results if there is a docs, else that of the runs."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what there is.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a table of the paper, or go on with it, and set ours beside the paper's."""
+    with user_errors():
+        table = load_table(source)
+        chosen = (
+            choose(list(table.rows), rows, "row", table.name),
+            choose(table.methods, methods, "method", table.name),
+        )
+        out = out or RUNS / table.name
+        place = results or (Path("docs/results") if Path("docs").is_dir() else out)
+        jobs = [] if show else plan(table, out, *chosen, seeds, rounds, settings or [])
+        read_results(place / f"{table.name}.json")  # a file that cannot be used shows before the hours, not after
+        stop, begun = console.Stop(), 0
+
+        def numbered(job: Job) -> Reporter:
+            nonlocal begun
+            begun += 1
+            return reporter(f"{begun}/{len(jobs)} {job.label}")
+
+        def changed() -> None:
+            found = update(table, out, place)
+            if stop() or begun < len(jobs):
+                console.err.print(console.results_table(found, *chosen))
+
+        with _interruptible(stop, "the same command"), console.progress(stop) as reporter:
+            missing = reproduce(jobs, numbered, changed)
+        if jobs and all(job.config.data.name in missing for job in jobs):
+            raise FedawsError("; ".join(missing.values()))
+        for message in missing.values():
+            console.warn(f"left out: {message}")
+        found = update(table, out, place)
+        if json:
+            print_json(found)
+        else:
+            console.out.print(console.results_table(found, *chosen))
+            console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
+
+
+# click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fedaws"
+        print_error(f"{error.format_message()} (see {command} --help)")
+        sys.exit(2)
+
+
+@contextmanager
+def _interruptible(stop: console.Stop, how: str) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as stopped:
+        print(f"stopped after round {stopped.round_num}; go on with {how}", file=sys.stderr)
+        raise typer.Exit(143 if stop.signal == signal.SIGTERM else 130) from None
+
+
+@contextmanager
+def _folder(stem: str, out: Path | None, resume: bool, cfg: Config | None = None) -> Iterator[Path]:
+    """`--out`; or, to resume, the newest unfinished run of the same configuration; or a new folder runs/STEM-N."""
+    if out is not None or resume:
+        yield out or _newest(stem, cfg)
+        return
+    folder = _new_folder(stem)
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only if it is still empty: nothing was started
+
+
+def _newest(stem: str, cfg: Config | None) -> Path:
+    same = [p for p in RUNS.glob(f"{stem}-*") if _resumable(p, cfg)]
+    if not same:
+        raise FedawsError(f"no unfinished run of {stem} with these settings below {RUNS}/; give its folder with --out")
+    return max(same, key=lambda p: p.stat().st_mtime)
+
+
+def _new_folder(stem: str) -> Path:
+    for number in count(1):
+        folder = RUNS / f"{stem}-{number}"
+        with suppress(FileExistsError):  # taken, perhaps by a run that started together with this one
+            folder.mkdir(parents=True)
+            break
+    return folder
+
+
+def _resumable(path: Path, cfg: Config | None) -> bool:
+    if cfg is None:  # a comparison
+        return not (path / "compare.json").exists()
+    try:
+        return RunFolder(path).config() == cfg and not RunFolder(path).finished
+    except FedawsError:
+        return False
+
+
+def _first_comment(preset: str) -> str:
+    text = (resources.files("fedaws.presets") / f"{preset}.toml").read_text(encoding="utf-8")
+    return text.splitlines()[0].removeprefix("#").strip()

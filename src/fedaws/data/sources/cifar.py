@@ -1,0 +1,247 @@
+"""CIFAR-10 and CIFAR-100 as published: binary or Python version, unpacked or still in the archive."""
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaws.data.sources.download import Archive, fetch
+from fedaws.data.sources.pickled import PickleError, read_pickle, text
+from fedaws.errors import FedawsError
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Names = tuple[str, ...]
+
+_PIXELS = 3 * 32 * 32
+_LARGEST = 1 << 28  # bytes of a file; the largest there is has 155 million
+_HOME = "https://www.cs.toronto.edu/~kriz/"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One of the published forms of a data set: its folder, its archive, and the files in it."""
+
+    folder: str
+    archive: Archive
+    train: tuple[str, ...]
+    test: str
+    names: str
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """What differs between the two sets."""
+
+    classes: int
+    label_bytes: int  # in a binary record; the last one is the class
+    label_key: bytes  # in a Python batch
+    names_key: bytes
+    names: Names | None  # where the file with them is missing
+    versions: tuple[Version, Version]  # binary, Python
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a data set was found, and how to get a file of it."""
+
+    version: Version
+    place: Path
+    read: Callable[[str], bytes | None]
+
+    def wrong(self, file: str, what: str) -> FedawsError:
+        return FedawsError(f"{file} in {self.place} {what}; delete {self.place} and get it anew")
+
+
+SETS = {
+    "cifar10": Cifar(
+        classes=10,
+        label_bytes=1,
+        label_key=b"labels",
+        names_key=b"label_names",
+        names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        versions=(
+            Version(
+                folder="cifar-10-batches-bin",
+                archive=Archive(_HOME + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+                train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+                test="test_batch.bin",
+                names="batches.meta.txt",
+            ),
+            Version(
+                folder="cifar-10-batches-py",
+                archive=Archive(_HOME + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+                train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+                test="test_batch",
+                names="batches.meta",
+            ),
+        ),
+    ),
+    "cifar100": Cifar(
+        classes=100,
+        label_bytes=2,
+        label_key=b"fine_labels",
+        names_key=b"fine_label_names",
+        names=None,
+        versions=(
+            Version(
+                folder="cifar-100-binary",
+                archive=Archive(_HOME + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+                train=("train.bin",),
+                test="test.bin",
+                names="fine_label_names.txt",
+            ),
+            Version(
+                folder="cifar-100-python",
+                archive=Archive(_HOME + "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+                train=("train",),
+                test="test",
+                names="meta",
+            ),
+        ),
+    ),
+}
+
+
+def cifar(name: str, roots: Iterable[Path], cache: Path) -> tuple[tuple[Images, Labels, Images, Labels], Names | None]:
+    """(x_train, y_train, x_test, y_test) with images [N, 3, 32, 32] as bytes, and the classes' names.
+
+    Looked for below each of `roots` and the cache, as a folder or as the official archive; else the binary version is
+    downloaded into the cache.
+    """
+    which = SETS[name]
+    source = _find(which, [*roots, cache]) or _download(which, cache)
+    names = _names(which, source)
+    train = _examples(which, source, source.version.train)
+    return (*train, *_examples(which, source, (source.version.test,))), names
+
+
+def _find(which: Cifar, roots: list[Path]) -> _Source | None:
+    for root in roots:
+        try:
+            for version in which.versions:
+                for folder in (root / version.folder, root):
+                    if folder.name == version.folder and folder.is_dir():
+                        return _Source(version, folder, _folder_reader(folder))
+                if (root / version.archive.name).is_file():
+                    return _Source(version, root / version.archive.name, _archive_reader(version, root))
+        except OSError as error:
+            raise FedawsError(
+                f"cannot look into {root}: {error.strerror or error}; make it readable or set data.root"
+            ) from None
+    return None
+
+
+def _download(which: Cifar, cache: Path) -> _Source:
+    version = which.versions[0]
+    return _Source(version, fetch(version.archive, cache), _archive_reader(version, cache))
+
+
+def _folder_reader(folder: Path) -> Callable[[str], bytes | None]:
+    def read(file: str) -> bytes | None:
+        try:
+            return (folder / file).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FedawsError(f"cannot read {folder / file}: {error.strerror or error}; unpack it anew") from None
+
+    return read
+
+
+def _archive_reader(version: Version, root: Path) -> Callable[[str], bytes | None]:
+    """All files in one pass, for every look back would unpack from the beginning; each is handed out once."""
+    contents: dict[str, bytes] | None = None
+
+    def read(file: str) -> bytes | None:
+        nonlocal contents
+        if contents is None:
+            contents = _unpack(root / version.archive.name, version)
+        return contents.pop(file, None)
+
+    return read
+
+
+def _unpack(archive: Path, version: Version) -> dict[str, bytes]:
+    """The wanted files, in memory: no name or link in the archive can lead to another place."""
+    wanted = {f"{version.folder}/{file}": file for file in (*version.train, version.test, version.names)}
+    contents = {}
+    try:
+        with gzip.open(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                name = wanted.get(member.name.removeprefix("./"))
+                if name is None or not member.isreg():
+                    continue
+                if member.size > _LARGEST:
+                    raise tarfile.TarError(f"{name} has {member.size:,} bytes")
+                content = tar.extractfile(member)
+                contents[name] = content.read() if content else b""
+            while file.read(1 << 20):  # up to the end, where the checksum is
+                pass
+    except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise FedawsError(f"{archive} is damaged ({why}); delete it and get it anew") from None
+    return contents
+
+
+def _names(which: Cifar, source: _Source) -> Names | None:
+    file = source.version.names
+    content = source.read(file)
+    if content is None:
+        return which.names
+    if file.endswith(".txt"):
+        lines = content.split()
+    else:
+        try:
+            lines = [text(name) for name in read_pickle(content).get(which.names_key) or []]
+        except (PickleError, TypeError) as error:
+            raise source.wrong(file, str(error)) from None
+    names = tuple(line.decode("latin1") for line in lines)
+    return names if len(names) == which.classes else which.names
+
+
+def _examples(which: Cifar, source: _Source, files: Iterable[str]) -> tuple[Images, Labels]:
+    """Several files as one; what a file gives are views of it, so this is the only copy."""
+    parts = [_batch(which, source, file) for file in files]
+    return np.concatenate([x for x, _ in parts]).reshape(-1, 3, 32, 32), np.concatenate([y for _, y in parts])
+
+
+def _batch(which: Cifar, source: _Source, file: str) -> tuple[Images, Labels]:
+    """One file's images [N, 3072] and classes, checked."""
+    content = source.read(file)
+    if content is None:
+        raise FedawsError(f"{source.place} has no {file}; delete it and get it anew")
+    x, y = (_from_binary if file.endswith(".bin") else _from_pickle)(which, source, file, content)
+    wrong = ((y < 0) | (y >= which.classes)).nonzero()[0]
+    if len(wrong):
+        label = int(y[wrong[0]])
+        raise source.wrong(file, f"has label {label} at image {wrong[0]}, wanted 0 to {which.classes - 1}")
+    return x, y
+
+
+def _from_binary(which: Cifar, source: _Source, file: str, content: bytes) -> tuple[Images, Labels]:
+    record = which.label_bytes + _PIXELS
+    if not content or len(content) % record:
+        raise source.wrong(file, f"has {len(content):,} bytes, wanted {record:,} for each image and its label")
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
+    return rows[:, which.label_bytes :], rows[:, which.label_bytes - 1].astype(np.int64)
+
+
+def _from_pickle(which: Cifar, source: _Source, file: str, content: bytes) -> tuple[Images, Labels]:
+    try:
+        batch = read_pickle(content)
+    except PickleError as error:
+        raise source.wrong(file, str(error)) from None
+    x, labels = batch.get(b"data"), batch.get(which.label_key)
+    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != _PIXELS or not len(x):
+        raise source.wrong(file, f"has no array 'data' of bytes [images, {_PIXELS:,}]")
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:
+        labels = labels.tolist()
+    if not isinstance(labels, list) or len(labels) != len(x) or not all(type(label) is int for label in labels):
+        raise source.wrong(file, f"has no {len(x):,} integers '{which.label_key.decode()}', one for each image")
+    return x, np.array(labels, dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Several runs: comparisons, the paper's tables, and what they are compared with."""

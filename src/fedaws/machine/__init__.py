@@ -1,0 +1,1 @@
+"""What the computer is like: threads and memory."""

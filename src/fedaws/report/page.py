@@ -1,0 +1,100 @@
+"""The page: what was collected, put into the template. One file, no network, nothing executed from the run folders."""
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from fedaws.core.methods import method_of
+from fedaws.errors import FedawsError
+from fedaws.record.files import write_text
+from fedaws.report import charts, words
+from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
+from fedaws.report.collect import Collected, collect
+from fedaws.report.costs import flower, times
+from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures
+from fedaws.report.draft import Draft, draft_of
+from fedaws.report.figures import duration, plus_minus, statistics
+
+_SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
+
+
+def write_report(paths: Sequence[Path], target: Path) -> Path:
+    """Write the report of these runs."""
+    if target.is_dir():
+        raise FedawsError(f"{target} is a folder; give -o the name of a file, such as {target / 'report.html'}")
+    write_text(target, make_page(collect(paths)))
+    return target
+
+
+def make_page(found: Collected) -> str:
+    """The whole page as text."""
+    draft = draft_of(found)
+    context = _context(draft, found)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    here = resources.files("fedaws.report")
+    parts = {name: (here / name).read_text(encoding="utf-8") for name in ("template.html", "style.css", "script.js")}
+    return environment.from_string(parts["template.html"]).render(
+        **context, style=Markup(parts["style.css"]), script=Markup(parts["script.js"]), data=_json(draft.data)
+    )
+
+
+def _json(data: Any) -> Markup:
+    """JSON that cannot end its script element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _context(draft: Draft, found: Collected) -> dict[str, Any]:
+    """All that the template asks for. The notices come last: every section may add some."""
+    groups, runs = draft.groups, found.runs
+    sections = {
+        "title": words.title(groups),
+        "subtitle": words.subtitle(groups),
+        "lead": words.lead(groups),
+        "legend": [(charts.swatch(draft.colours[g.label]), g.label) for g in groups],
+        "summary": _summary(draft),
+        "runs": words.runs_table(runs),
+        "facts": words.facts(groups),
+        "settings": words.settings(groups),
+        "commands": words.commands(groups),
+        "result": curve_figures(draft, RESULT),
+        "learning": curve_figures(draft, LEARNING),
+        "theory": curve_figures(draft, THEORY),
+        "theory_table": words.theory_table(groups),
+        "planes": motion_section(draft),
+        "cosines": cosine_section(draft),
+        "classes": class_section(draft),
+        "confusions": confusion_section(draft),
+        "times": times(groups),
+        "flower": flower(runs, draft.notices),
+    }
+    return sections | {
+        "notices": list(dict.fromkeys(map(found.without_paths, draft.notices)))[:40],
+        "several": any(len(group.runs) > 1 for group in groups),
+    }
+
+
+def _summary(draft: Draft) -> list[dict[str, Any]]:
+    rows = []
+    for group in draft.groups:
+        seconds = statistics(group, "seconds")
+        rows.append(
+            {
+                "swatch": charts.swatch(draft.colours[group.label]),
+                "label": group.label,
+                "role": method_of(group.config).role,
+                "sees": _SEES[method_of(group.config).rows],
+                "precision": plus_minus(group, "precision@1", "percent"),
+                "cosine": plus_minus(group, "max_cosine"),
+                "separation": plus_minus(group, "min_separation"),
+                "rounds": f"{max(run.rounds_done for run in group.runs):,}",
+                "seeds": ", ".join(str(run.config.seed) for run in group.runs),
+                "time": duration(seconds[0]) if seconds else "–",
+            }
+        )
+    return rows
