@@ -129,10 +129,13 @@ def differences(given: Config, saved: Config) -> Iterator[tuple[str, Any, Any]]:
 
     >>> list(differences(Config(), Config().override(["seed=3", "spread.weight=1"])))
     [('seed', 0, 3), ('spread.weight', 10.0, 1.0)]
+    >>> list(differences(Config().override(["options.a=1"]), Config().override(["options.b=2"])))
+    [('options.a', 1, None), ('options.b', None, 2)]
     """
     ours, theirs = given.model_dump(), saved.model_dump()
     for section in ours:
         pairs = [(section, ours[section], theirs[section])]
         if isinstance(ours[section], dict):
-            pairs = [(f"{section}.{key}", value, theirs[section][key]) for key, value in ours[section].items()]
+            keys = dict.fromkeys([*ours[section], *theirs[section]])  # an option may be in one of them only
+            pairs = [(f"{section}.{key}", ours[section].get(key), theirs[section].get(key)) for key in keys]
         yield from (pair for pair in pairs if pair[1] != pair[2])
