@@ -76,6 +76,8 @@ class ModelConfig(Section):
     residual: bool = False  # bag: add the features' mean to what the layers make of it
     norm: NormName = "weight"  # resnet: what stands in for BatchNorm (docs/results/recipe.md)
     normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
+    start: str | None = None  # a run folder or a .safetensors file with weights to start from
+    start_rows: Literal["random", "means"] = "random"  # W⁰; means: each class's mean embedding under the first θ
     crowding: NonNegative = 0.0  # so much of a class's mean cosine with its ten nearest is taken from its scores
 
 
@@ -134,6 +136,9 @@ class TrainConfig(Section):
     rounds: Count = 300
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     enroll: NonNegative = 0.0  # after the last round so much of the mean of a class's embeddings is added to its row
+    # then W anew from all clients' embeddings: by ridge regression, or as Gaussian classes with one covariance (lda)
+    last_step: Literal["none", "ridge", "lda"] = "none"
+    ridge: NonNegative = 1.0  # λ of that
     warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
     sizes: tuple[tuple[Fraction, Side], ...] = ()  # from this part of the rounds on, images of this size
     evaluate_every: Count = 25
@@ -171,6 +176,11 @@ class Config(Section):
             raise ValueError(
                 f"model.crowding={self.model.crowding:g}, train.enroll={self.train.enroll:g} need unit rows and "
                 "embeddings; set model.normalize=true"
+            )
+        if self.train.enroll and self.train.last_step != "none":
+            raise ValueError(
+                f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
+                "set one of them"
             )
         all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
         if all_pairs and spread.candidates != "all":
