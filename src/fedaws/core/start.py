@@ -23,8 +23,9 @@ def random_rows(cfg: Config, num_classes: int) -> Tensor:
 def simplex(rows: Tensor) -> Tensor:
     r"""The regular simplex: C ≤ d + 1 unit rows at equal cosines −1/(C − 1), turned as the random `rows` say.
 
-    >>> (simplex(torch.randn(4, 3, generator=torch.Generator().manual_seed(0))) @ torch.eye(3)).square().sum(1)
-    tensor([1.0000, 1.0000, 1.0000, 1.0000])
+    >>> W = simplex(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+    >>> torch.allclose(W @ W.T, torch.full((4, 4), -1 / 3).fill_diagonal_(1), atol=1e-6)
+    True
     """
     count = len(rows)
     basis = torch.linalg.qr(rows[: count - 1].T.double()).Q  # [d, C − 1], orthonormal columns
