@@ -63,9 +63,9 @@ SPARSE = (*XC_SETS, "xc", "xc-synthetic")
 
 
 class Section(BaseModel):
-    """A table of settings."""
+    """A table of settings; the text below a setting is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, use_attribute_docstrings=True)
 
 
 class _Told(Section):
@@ -81,166 +81,163 @@ class _Told(Section):
 class DataConfig(_Told):
     """Which examples, and how they lie with the clients."""
 
-    name: Place = Field(
-        "digits",
-        description="`digits`, `synthetic`, `cifar10`, `cifar100`, `images`, or the path of an `.npz` with `x_train`, "
-        "`y_train`, `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`, "
-        "`amazon-670k`, `xc` (what lies in `data.root`), `xc-synthetic`",
-    )
-    root: Place | None = Field(
-        None, description="where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`: their folder"
-    )
-    image_size: Count | None = Field(
-        None, description="`images`: the side they are scaled and cut to; none: they have one size already"
-    )
-    augment: Literal["none", "crop-flip"] = Field(
-        "none", description="what a client does to its images before each step"
-    )
-    drop: Fraction = Field(
-        0.0, description="sparse data: the part of an example's features that a client leaves out in a step"
-    )
-    every_label: bool = Field(
-        False, description="sparse data: a training example is with the clients of all its labels, not of one drawn"
-    )
-    clients_per_class: Count = Field(1, description="among how many clients the examples of a class are shared out")
-    classes_per_client: Count | None = Field(
-        None, description="classes of one client; none: as the method has it (1, and 2 for `fedavg`)"
-    )
-    num_classes: Count | None = Field(
-        None, description="more classes than the labels show: the others keep an untrained row"
-    )
-    validation: NonNegative = Field(
-        0.0, description="fraction (below 1) or number of training examples to test on in place of the test set"
-    )
-    classes: Several = Field(100, description="`synthetic`: number of classes")
-    features: Count = Field(32, description="`synthetic`: dimensions of an example")
-    examples_per_class: Several = Field(
-        50, description="`synthetic`: examples of each class, a fifth of them for the test"
-    )
-    overlap: NonNegative = Field(
-        0.5, description="`synthetic`: the noise, as a multiple of the distance between class centres"
-    )
-    like: Place = Field("amazon-670k", description="`xc-synthetic`: the set whose shape the data have")
-    scale: Share = Field(1.0, description="`xc-synthetic`: how much of that set's size")
-    test_examples: Count | Literal["all"] = Field(
-        "all", description="sparse data: test on so many, the same for every seed"
-    )
+    name: Place = "digits"
+    """`digits`, `synthetic`, `cifar10`, `cifar100`, `images`, or the path of an `.npz` with `x_train`, `y_train`,
+    `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`, `amazon-670k`,
+    `xc` (what lies in `data.root`), `xc-synthetic`."""
+    root: Place | None = None
+    """Where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`: their folder."""
+    image_size: Count | None = None
+    """`images`: the side they are scaled and cut to; none: they have one size already."""
+    augment: Literal["none", "crop-flip"] = "none"
+    """What a client does to its images before each step."""
+    drop: Fraction = 0.0
+    """Sparse data: the part of an example's features that a client leaves out in a step."""
+    every_label: bool = False
+    """Sparse data: a training example is with the clients of all its labels, not of one drawn."""
+    clients_per_class: Count = 1
+    """Among how many clients the examples of a class are shared out."""
+    classes_per_client: Count | None = None
+    """Classes of one client; none: as the method has it (1, and 2 for `fedavg`)."""
+    num_classes: Count | None = None
+    """More classes than the labels show: the others keep an untrained row."""
+    validation: NonNegative = 0.0
+    """Fraction (below 1) or number of training examples to test on in place of the test set."""
+    classes: Several = 100
+    """`synthetic`: number of classes."""
+    features: Count = 32
+    """`synthetic`: dimensions of an example."""
+    examples_per_class: Several = 50
+    """`synthetic`: examples of each class, a fifth of them for the test."""
+    overlap: NonNegative = 0.5
+    """`synthetic`: the noise, as a multiple of the distance between class centres."""
+    like: Place = "amazon-670k"
+    """`xc-synthetic`: the set whose shape the data have."""
+    scale: Share = 1.0
+    """`xc-synthetic`: how much of that set's size."""
+    test_examples: Count | Literal["all"] = "all"
+    """Sparse data: test on so many, the same for every seed."""
 
 
 class ModelConfig(_Told):
     """The encoder x → g(x)."""
 
-    name: ModelName = Field("mlp", description="the encoder: `bag` for sparse examples, a `resnet` for images")
-    embedding_dim: Count = Field(32, description="dimensions of an embedding g(x), and of a class's row of W")
-    hidden: Annotated[tuple[Count, ...], Field(max_length=100)] = Field(
-        (128,), description="`mlp` and `bag`: widths of their layers; `bag` with none: the table of features alone"
-    )
-    residual: bool = Field(False, description="`bag`: add the features' mean to what the layers make of it")
-    norm: NormName = Field("weight", description="`resnet`: what stands in for BatchNorm (docs/results/recipe.md)")
-    normalize: bool = Field(True, description="unit g(x) and unit rows of W, as in all of the paper's experiments")
-    crowding: NonNegative = Field(
-        0.0, description="so much of a class's mean cosine with its ten nearest is taken from its scores"
-    )
+    name: ModelName = "mlp"
+    """The encoder: `bag` for sparse examples, a `resnet` for images."""
+    embedding_dim: Count = 32
+    """Dimensions of an embedding g(x), and of a class's row of W."""
+    hidden: Annotated[tuple[Count, ...], Field(max_length=100)] = (128,)
+    """`mlp` and `bag`: widths of their layers; `bag` with none: the table of features alone."""
+    residual: bool = False
+    """`bag`: add the features' mean to what the layers make of it."""
+    norm: NormName = "weight"
+    """`resnet`: what stands in for BatchNorm (docs/results/recipe.md)."""
+    normalize: bool = True
+    """Unit g(x) and unit rows of W, as in all of the paper's experiments."""
+    crowding: NonNegative = 0.0
+    """So much of a class's mean cosine with its ten nearest is taken from its scores."""
 
 
 class ClientsConfig(_Told):
     """Who takes part, and what a client does in a round."""
 
-    per_round: Count | Literal["all"] = Field("all", description="clients that take part in a round")
-    sampling: Literal["uniform", "examples"] = Field(
-        "uniform", description="which: all equally likely, or in proportion to their examples"
-    )
-    examples_per_step: Count | Literal["all"] = Field(16, description="examples of a client's step")
-    local_steps: Count = Field(1, description="steps of a client in a round")
-    lr: Positive = Field(0.3, description="step size on the encoder θ")
-    class_lr: NonNegative | None = Field(
-        None, description="step size on the client's own row, and η of the spreadout step; none: `clients.lr`"
-    )
-    optimizer: OptimizerName = Field("sgd", description="optimiser of a client's steps")
-    momentum: Fraction = Field(0.0, description="of `sgd`, from one local step to the next")
-    margin: Share = Field(0.9, description="the positive hinge is zero where g(x)·w is at least this")
-    weighting: Literal["uniform", "examples"] = Field(
-        "uniform", description="ω: clients count alike in the average, or in proportion to their examples"
-    )
-    scale: Positive = Field(16.0, description="the softmax oracle's factor on the cosines")
-    sampled_classes: Several | None = Field(
-        None, description="the oracles compare with so many classes a round, drawn at random; none: with all"
-    )
+    per_round: Count | Literal["all"] = "all"
+    """Clients that take part in a round."""
+    sampling: Literal["uniform", "examples"] = "uniform"
+    """Which: all equally likely, or in proportion to their examples."""
+    examples_per_step: Count | Literal["all"] = 16
+    """Examples of a client's step."""
+    local_steps: Count = 1
+    """Steps of a client in a round."""
+    lr: Positive = 0.3
+    """Step size on the encoder θ."""
+    class_lr: NonNegative | None = None
+    """Step size on the client's own row, and η of the spreadout step; none: `clients.lr`."""
+    optimizer: OptimizerName = "sgd"
+    """Optimiser of a client's steps."""
+    momentum: Fraction = 0.0
+    """Of `sgd`, from one local step to the next."""
+    margin: Share = 0.9
+    """The positive hinge is zero where g(x)·w is at least this."""
+    weighting: Literal["uniform", "examples"] = "uniform"
+    """ω: clients count alike in the average, or in proportion to their examples."""
+    scale: Positive = 16.0
+    """The softmax oracle's factor on the cosines."""
+    sampled_classes: Several | None = None
+    """The oracles compare with so many classes a round, drawn at random; none: with all."""
 
 
 class ServerConfig(_Told):
     """The optimiser of the averaged delta; sgd with lr 1 and momentum 0 is plain averaging."""
 
-    optimizer: ServerOptimizerName = Field("sgd", description="optimiser of the averaged delta")
-    lr: Positive = Field(1.0, description="step size; 1 with `sgd` is plain averaging")
-    momentum: Fraction = Field(0.0, description="of `sgd` and `muon`")
-    weight_decay: Fraction = Field(
-        0.0, description="of θ's matrices, times the step size; keeps standardised filters turning"
-    )
-    table_optimizer: Literal["adagrad", "sgd"] = Field(
-        "adagrad", description="of embedding tables (`bag`); `adagrad` has one accumulator a row"
-    )
-    table_lr: Positive | None = Field(
-        None, description="step size on embedding tables: with `adagrad` a row's longest step; none: `server.lr`"
-    )
-    average: Fraction = Field(
-        0.0, description="decay of the exponential average of θ that is evaluated and kept; 0: the last θ"
-    )
+    optimizer: ServerOptimizerName = "sgd"
+    """Optimiser of the averaged delta."""
+    lr: Positive = 1.0
+    """Step size; 1 with `sgd` is plain averaging."""
+    momentum: Fraction = 0.0
+    """Of `sgd` and `muon`."""
+    weight_decay: Fraction = 0.0
+    """Of θ's matrices, times the step size; keeps standardised filters turning."""
+    table_optimizer: Literal["adagrad", "sgd"] = "adagrad"
+    """Of embedding tables (`bag`); `adagrad` has one accumulator a row."""
+    table_lr: Positive | None = None
+    """Step size on embedding tables: with `adagrad` a row's longest step; none: `server.lr`."""
+    average: Fraction = 0.0
+    """Decay of the exponential average of θ that is evaluated and kept; 0: the last θ."""
 
 
 class SpreadConfig(_Told):
     """The server-side step that keeps the classes apart."""
 
-    regularizer: Literal["margin", "nearest", "moments"] = Field(
-        "margin", description="eq. (6) of the paper, eq. (7), or the rows' first and second moment without any pairs"
-    )
-    weight: NonNegative = Field(10.0, description="λ of the pairs; `center` and `whiten` have none")
-    margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = Field(
-        1.0, description="ν: a cosine distance that pairs of `margin` should keep"
-    )
-    neighbors: Count | Literal["auto", "all"] = Field(
-        "auto", description="k nearest classes to push away; `auto`: all pairs for `margin`, up to 10 for `nearest`"
-    )
-    candidates: Count | Literal["all"] = Field("all", description="|C′|: the classes among which neighbours are mined")
-    remember: bool = Field(
-        False, description="look also among the neighbours found before and theirs; of no use where C′ is all classes"
-    )
-    steps: Count = Field(1, description="spreadout steps in a round")
-    center: bool = Field(False, description="subtract the rows' mean first")
-    whiten: bool = Field(False, description="then even out the rows' second moment; `moments` does both")
-    every: Count | Literal["auto"] = Field(
-        "auto",
-        description="rounds between centrings and whitenings; `auto`: until a quarter of the rows may have changed",
-    )
-    bounded: bool = Field(True, description="never a step that raises the regulariser; false: the paper's literal λη")
+    regularizer: Literal["margin", "nearest", "moments"] = "margin"
+    """Eq. (6) of the paper, eq. (7), or the rows' first and second moment without any pairs."""
+    weight: NonNegative = 10.0
+    """λ of the pairs; `center` and `whiten` have none."""
+    margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = 1.0
+    """ν: a cosine distance that pairs of `margin` should keep."""
+    neighbors: Count | Literal["auto", "all"] = "auto"
+    """k: how many nearest classes to push away; `auto`: all pairs for `margin`, up to 10 for `nearest`."""
+    candidates: Count | Literal["all"] = "all"
+    """|C′|: the classes among which neighbours are mined."""
+    remember: bool = False
+    """Look also among the neighbours found before and theirs; of no use where C′ is all classes."""
+    steps: Count = 1
+    """Spreadout steps in a round."""
+    center: bool = False
+    """Subtract the rows' mean first."""
+    whiten: bool = False
+    """Then even out the rows' second moment; `moments` does both."""
+    every: Count | Literal["auto"] = "auto"
+    """Rounds between centrings and whitenings; `auto`: until a quarter of the rows may have changed."""
+    bounded: bool = True
+    """Never a step that raises the regulariser; false: the paper's literal λη."""
 
 
 class TrainConfig(_Told):
     """How long, how often, and on what."""
 
-    rounds: Count = Field(300, description="rounds of training")
-    schedule: Literal["constant", "cosine", "linear"] = Field(
-        "cosine", description="how the step sizes fall to zero at the end"
-    )
-    enroll: NonNegative = Field(
-        0.0, description="after the last round so much of the mean of a class's embeddings is added to its row"
-    )
-    warmup: Annotated[int, Field(ge=0, le=MOST, strict=True)] = Field(
-        0, description="rounds over which the step size rises to its full value"
-    )
-    sizes: Annotated[tuple[tuple[Fraction, Side], ...], Field(max_length=100)] = Field(
-        (), description="pairs [start, size]: from this part of the rounds on, images of this size"
-    )
-    evaluate_every: Count = Field(25, description="rounds between measurements")
-    checkpoint_every: Count = Field(100, description="rounds between checkpoints")
-    runner: Literal["auto", "serial", "pooled", "stacked"] = Field(
-        "auto", description="how clients are computed; all give the same numbers"
-    )
-    block: Count | Literal["auto"] = Field("auto", description="clients that a runner handles at once")
-    threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | Literal["auto"] = Field(
-        "auto", description="threads of this process"
-    )
-    device: Annotated[str, Field(max_length=100)] = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, …")
+    rounds: Count = 300
+    """Rounds of training."""
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    """How the step sizes fall to zero at the end."""
+    enroll: NonNegative = 0.0
+    """After the last round so much of the mean of a class's embeddings is added to its row."""
+    warmup: Annotated[int, Field(ge=0, le=MOST, strict=True)] = 0
+    """Rounds over which the step size rises to its full value."""
+    sizes: Annotated[tuple[tuple[Fraction, Side], ...], Field(max_length=100)] = ()
+    """Pairs [start, size]: from this part of the rounds on, images of this size."""
+    evaluate_every: Count = 25
+    """Rounds between measurements."""
+    checkpoint_every: Count = 100
+    """Rounds between checkpoints."""
+    runner: Literal["auto", "serial", "pooled", "stacked"] = "auto"
+    """How clients are computed; all give the same numbers."""
+    block: Count | Literal["auto"] = "auto"
+    """Clients that a runner handles at once."""
+    threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | Literal["auto"] = "auto"
+    """Threads of this process."""
+    device: Annotated[str, Field(max_length=100)] = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1`, …."""
 
 
 class Config(_Told):
@@ -253,20 +250,20 @@ class Config(_Told):
     5
     """
 
-    name: Name = Field("digits", description="what the run is called, and part of its folder's name")
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = Field(0, description="of all random numbers")
-    method: Name = Field(
-        "fedaws", description="a method of `fedaws.core.methods`, or one's own that is given in Python"
-    )
+    name: Name = "digits"
+    """What the run is called, and part of its folder's name."""
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
+    """Of all random numbers."""
+    method: Name = "fedaws"
+    """A method of `fedaws.core.methods`, or one's own that is given in Python."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     clients: ClientsConfig = ClientsConfig()
     server: ServerConfig = ServerConfig()
     spread: SpreadConfig = SpreadConfig()
     train: TrainConfig = TrainConfig()
-    options: dict[OptionName, Option] = Field(
-        default_factory=dict, description="an open table: settings that only the chosen method has"
-    )
+    options: dict[OptionName, Option] = Field(default_factory=dict)
+    """An open table: settings that only the chosen method has."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -97,7 +97,7 @@ def test_a_summary_has_mean_deviation_and_single_figures_of_the_last_round() -> 
 
 
 def test_one_seed_has_no_deviation() -> None:
-    assert summarize({"fixed": [[{"loss": 2.0}]]})["fixed"]["loss"] == {"mean": 2.0, "std": 0.0, "runs": [2.0]}
+    assert summarize({"fixed": [[{"loss": 2.0}]]})["fixed"]["loss"] == {"mean": 2.0, "std": None, "runs": [2.0]}
 
 
 @pytest.mark.parametrize("text", ["fedaws,fixed", " fedaws , fixed ,", "fedaws,fixed,fedaws"])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedaws.config import Config, parse
+from fedaws.config import Config
 from fedaws.core.methods import METHODS
 from fedaws.errors import FedawsError
 from fedaws.record.journal import Metrics
@@ -48,7 +48,7 @@ def compare(
     """Train every method with every seed, each in a folder of its own below `folder`."""
     first = cfg.seed
     # All of them before the first run: a mistake in the last one shows at once.
-    configs = [parse(cfg.model_dump() | {"method": m, "seed": s}) for m in methods for s in range(first, first + seeds)]
+    configs = [cfg.with_(method=m, seed=s) for m in methods for s in range(first, first + seeds)]
     histories: Histories = {}
     for one in configs:
         place = folder / f"{one.method}-seed{one.seed}"
@@ -58,7 +58,7 @@ def compare(
 
 
 def summarize(histories: Histories) -> dict[str, dict[str, dict[str, Any]]]:
-    """Mean, standard deviation and single figures of the last round, per method and measure."""
+    """Mean, standard deviation (of one run none) and single figures of the last round, per method and measure."""
     return {
         method: {name: _statistics([rows[-1][name] for rows in runs]) for name in SHOWN if name in runs[0][-1]}
         for method, runs in histories.items()
@@ -66,5 +66,5 @@ def summarize(histories: Histories) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _statistics(values: list[float]) -> dict[str, Any]:
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    spread = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "std": spread, "runs": values}
