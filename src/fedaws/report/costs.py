@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from fedaws.core.methods import method_of
+from fedaws.evaluate.catalogue import format_value
 from fedaws.report import charts
-from fedaws.report.charts import shown
 from fedaws.report.collect import Group, RunData
 from fedaws.report.figures import Table, in_bytes, num_classes, spaced
 
@@ -25,13 +24,13 @@ def times(groups: list[Group]) -> dict[str, Any] | None:
                      ("evaluation", parts.get("evaluation", 0.0)), ("records", parts.get("records", 0.0))]  # fmt: skip
             per_round = [(name, max(0.0, seconds) / rounds) for name, seconds in spent]
             rows.append((group.label, per_round))
-            table.append([group.label, *(shown(s, "seconds") for _, s in per_round)])
-        if run.sizes:
+            table.append([group.label, *(format_value(s, "seconds") for _, s in per_round)])
+        if run.sizes and run.sent_rows in ("own", "fixed", "all"):
             traffic.append(_traffic(group, run))
     if not rows and not traffic:
         return None
     about = "Time of a round by part: " + "; ".join(
-        f"{label} {shown(sum(s for _, s in p), 'seconds')}" for label, p in rows
+        f"{label} {format_value(sum(s for _, s in p), 'seconds')}" for label, p in rows
     )
     return {
         "plot": charts.bars(rows, "seconds", about) if rows else None,
@@ -47,8 +46,10 @@ def times(groups: list[Group]) -> dict[str, Any] | None:
 
 def _traffic(group: Group, run: RunData) -> list[str]:
     """4 bytes a number; no framing, no compression."""
-    theta, all_rows, classes = 4 * run.theta_numbers, 4 * run.sizes.get("W", 0), num_classes(run) or 1
-    rows = method_of(group.config).rows
+    theta = 4 * run.theta_numbers
+    all_rows = 4 * run.sizes.get("W", 0)
+    classes = num_classes(run) or 1
+    rows = run.sent_rows
     sent = min(classes, group.config.clients.sampled_classes or classes) if rows == "all" else 1
     down = sent * (all_rows // classes)
     up = 0 if rows == "fixed" else down
@@ -116,7 +117,7 @@ def _round_times(rows: list[dict[str, float]]) -> dict[str, Any]:
     table = Table(
         "Seconds of a round",
         ["round", *(name for name, _ in bars[0][1])],
-        [[label, *(shown(value, "seconds") for _, value in parts)] for label, parts in bars],
+        [[label, *(format_value(value, "seconds") for _, value in parts)] for label, parts in bars],
     )
     return {"plot": charts.bars(bars, "seconds", about), "parts": [name for name, _ in bars[0][1]], "table": table}
 
