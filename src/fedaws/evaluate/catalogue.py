@@ -4,6 +4,7 @@ A measure that is not here is a user's own: it goes by its own name. To show mea
 `for key in measures_in(row): print(measure_of(key).title, format_value(row[key], measure_of(key).form))`.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -118,13 +119,18 @@ def format_value(value: float, form: Form = "number") -> str:
 
 
 def format_mean(mean: float, spread: float, form: Form = "number") -> str:
-    """A mean and its standard deviation as people read them.
+    """A mean and its standard deviation as people read them; of a plain number two digits of the latter.
 
-    >>> format_mean(0.85, 0.071, "percent"), format_mean(-0.111, 0.004, "cosine"), format_mean(0.0003, 0.0001)
-    ('85.0 ± 7.1 %', '−0.11 ± 0.00', '3e−4 ± 1e−4')
+    >>> format_mean(0.85, 0.071, "percent"), format_mean(-0.111, 0.004, "cosine"), format_mean(0.0437, 0.00707)
+    ('85.0 ± 7.1 %', '−0.11 ± 0.00', '0.0437 ± 0.0071')
+    >>> format_mean(12345.6, 120.0), format_mean(2.5, 0.0), format_mean(3e-9, 1e-9)
+    ('12,346 ± 120', '2.5 ± 0', '3e−9 ± 1e−9')
     """
     if form == "percent":
         return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
-    if form in ("cosine", "distance") or 0.1 <= abs(mean) < 1000:
+    if form in ("cosine", "distance"):
         return f"{mean:.2f} ± {spread:.2f}".replace("-", "−")
-    return f"{format_value(mean, form)} ± {format_value(spread, form)}"
+    if spread < 1e-6:
+        return f"{format_value(mean, form)} ± {format_value(spread, form)}"
+    digits = max(0, 1 - math.floor(math.log10(spread)))
+    return f"{mean:,.{digits}f} ± {spread:,.{digits}f}".replace("-", "−")
