@@ -480,7 +480,7 @@ def test_whatever_a_file_says_stays_text(tiny: Config, tmp_path: Path) -> None:
     line = {"round": 1, "asked": 2, "replies": 1, "answered": [NASTY], "dropped": {NASTY + "2": NASTY}}
     (folder / "participants.jsonl").write_text(json.dumps(line) + "\n")
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"round": 13, NASTY: 1.0, "loss": NASTY}) + "\n" + NASTY + "\n")
+        file.write(json.dumps({"round": 13, NASTY: 1.0, "loss": NASTY, "round_seconds": 2.0}) + "\n" + NASTY + "\n")
     page = page_of(folder)
     assert len(page.all("script")) == 2
     assert not [a for _, a in page.seen if "onerror" in a]

@@ -307,10 +307,10 @@ def dot_plot(
             aside = (place - (len(series) - 1) / 2) * min(3.0, 10 / len(series))  # equal values stay to be seen
             share = values[row]
             if share is not None:
-                told = f"{label}, {name}: {format_value(share, 'percent')}"
+                tip = f"{label}, {name}: {format_value(share, 'percent')}"
                 parts.append(
                     f'<circle class="mark {paint(colour)}" cx="{across(share):.1f}" cy="{y + aside:.1f}" r="4.5" '
-                    f'data-tip="{escape(told)}"/>'
+                    f'data-tip="{escape(tip)}"/>'
                 )
     head = f'<svg class="dots" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about)}">'
     return Markup(f"{head}{''.join(parts)}</svg>")
@@ -345,10 +345,10 @@ def attendance_grid(names: Sequence[str], rounds: Sequence[int], cells: Sequence
             state = cells[row][column]
             kind = {"": "absent", "answered": "there"}.get(state, "dropped")
             x, y = left + size * column, size * row + 2
-            told = f"{name}, round {number}: {state or 'not asked'}"
+            tip = f"{name}, round {number}: {state or 'not asked'}"
             parts.append(
                 f'<rect class="cell {kind}" x="{x}" y="{y}" width="{size - 3}" height="{size - 3}" rx="2" '
-                f'data-tip="{escape(told)}"/>'
+                f'data-tip="{escape(tip)}"/>'
             )
             if kind == "dropped":
                 a, b, c, d = x + 2.5, x + size - 5.5, y + 2.5, y + size - 5.5

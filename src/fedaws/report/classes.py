@@ -97,13 +97,13 @@ def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
         else f"all {len(motion.classes)} classes"
         for _, run, motion in panels
     )  # fmt: skip
-    kept = ", ".join(f"{format_value(motion.kept, 'percent')} ({group.label})" for group, _, motion in panels)
+    shares = ", ".join(f"{format_value(motion.share, 'percent')} ({group.label})" for group, _, motion in panels)
     if len(panels) > 4:  # too many to be read one by one
-        parts = [motion.kept for _, _, motion in panels]
-        kept = f"{format_value(min(parts), 'percent')} to {format_value(max(parts), 'percent')}"
+        parts = [motion.share for _, _, motion in panels]
+        shares = f"{format_value(min(parts), 'percent')} to {format_value(max(parts), 'percent')}"
     seed = f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     part = "A plane shows only a part of so many dimensions, of the rows' squared length"
-    return f"{seed}; {', '.join(drawn)}. {part} {kept}."
+    return f"{seed}; {', '.join(drawn)}. {part} {shares}."
 
 
 def cosine_section(draft: Draft) -> dict[str, Any] | None:
@@ -279,7 +279,7 @@ def _pair(pair: Pair, name: Callable[[int], str]) -> dict[str, Any]:
 
 
 def _shifted(drawn: tuple[Markup, dict[str, Any]]) -> tuple[Markup, dict[str, Any]]:
-    """A histogram's values are told by bin."""
+    """The page's script tells a histogram's values by bin."""
     return drawn[0], drawn[1] | {"bins": True}
 
 

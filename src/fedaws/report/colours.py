@@ -34,6 +34,6 @@ def colour_of(method: str, among: Collection[str]) -> int:
 def _first_free(name: str, taken: set[int]) -> int:
     """Where to look first is the name's own, so that it rarely depends on the other methods."""
     first = zlib.crc32(name.encode()) % len(_RARE)
-    wanted = [*_RARE[first:], *_RARE[:first], *_COMMON]
-    free = [number for number in wanted if number not in taken]
+    choices = [*_RARE[first:], *_RARE[:first], *_COMMON]
+    free = [number for number in choices if number not in taken]
     return free[0] if free else next(number for number in count(len(PALETTE)) if number not in taken)
