@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tomli_w
 import torch
@@ -152,15 +152,9 @@ class RunData:
         return self.fact("rows") or (None if self.own_method else METHODS[self.method].rows)
 
     @property
-    def tested_on(self) -> Literal["test", "held-out", "training"]:
-        """Which examples the figures are of."""
-        match self.fact("tested_on") or ("held-out" if self.config.data.validation else "test"):
-            case "training":
-                return "training"
-            case "held-out":
-                return "held-out"
-            case _:
-                return "test"
+    def tested_on(self) -> str:
+        """Which examples the figures are of: "test", "held-out" or "training"."""
+        return str(self.fact("tested_on") or ("held-out" if self.config.data.validation else "test"))
 
 
 @dataclass
