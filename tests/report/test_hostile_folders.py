@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_folder_in_place_of_a_file_is_left_out_with_a_notice(run: Path, name: 
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_settings_that_are_no_plain_file_are_one_line(run: Path, kind: str, refused: object) -> None:
+def test_settings_that_are_no_plain_file_are_one_line(run: Path, kind: str, refused: Callable[..., str]) -> None:
     path = replace(run / "config.toml")
     match kind:
         case "pipe":
@@ -63,7 +64,6 @@ def test_settings_that_are_no_plain_file_are_one_line(run: Path, kind: str, refu
             path.symlink_to("/dev/zero")
         case _:
             path.mkdir()
-    assert callable(refused)
     assert "config.toml is not a plain file" in refused("report", run)
 
 
@@ -71,7 +71,14 @@ def test_settings_that_are_no_plain_file_are_one_line(run: Path, kind: str, refu
 def test_a_huge_file_is_left_out_with_a_notice(run: Path, name: str) -> None:
     with (run / name).open("wb") as file:
         file.truncate(2**40)  # a hole, which takes no room
-    assert f"{name} is larger than 256 MB" in page_of(run).text
+    assert f"{name} is larger than {64 if name.endswith('l') else 16} MB" in page_of(run).text
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "participants.jsonl"])
+def test_of_very_many_lines_the_first_are_read_and_the_others_said_to_be_left_out(run: Path, name: str) -> None:
+    (run / name).write_text("\n" * 60_000_000)
+    text = page_of(run).text
+    assert f"{name} has more than 200,000 lines; the others are left out" in text
 
 
 @pytest.mark.parametrize("row", ["{}", '{"loss": 1}', '{"round": "two"}', '{"round": 2.5}', "7", "null", '"text"'])

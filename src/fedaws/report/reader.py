@@ -1,9 +1,12 @@
 """Files of run folders, read with suspicion: whatever is missing or damaged becomes a notice, never an exception."""
 
+import io
 import json
 import os
 import stat
 from collections.abc import Callable, Collection
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +16,11 @@ from torch import Tensor
 from fedaws.errors import FedawsError
 from fedaws.record.files import read_tensors
 
-MOST_BYTES = 256 * 2**20
-"""Of a text file: a million rows of metrics."""
+MOST_BYTES = 64 * 2**20
+"""Of a text file; a row of metrics has about 500."""
+MOST_LINES = 200_000
+MOST_IN_AN_OBJECT = 16 * 2**20
+"""Bytes of one JSON text: what it becomes in memory may be twenty times as large."""
 _T = TypeVar("_T")
 
 
@@ -29,7 +35,7 @@ def attempt(read: Callable[[], _T], notices: list[str]) -> _T | None:
     return None
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """A text file; empty if there is none. A pipe or a device could go on for ever, and is refused like a huge file."""
     try:
         # Without waiting: to open a pipe that nobody writes to would never end.
@@ -40,17 +46,17 @@ def read_text(path: Path) -> str:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise FedawsError(f"{path} is not a plain file; what it holds is left out")
         with open(handle, "rb", closefd=False) as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(most + 1)
     finally:
         os.close(handle)
-    if len(content) > MOST_BYTES:
-        raise FedawsError(f"{path} is larger than {MOST_BYTES >> 20} MB; what it holds is left out")
+    if len(content) > most:
+        raise FedawsError(f"{path} is larger than {most >> 20} MB; what it holds is left out")
     return content.decode(errors="replace")
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is no such file."""
-    text = read_text(path)
+    text = read_text(path, MOST_IN_AN_OBJECT)
     if not path.exists():
         return {}
     value = check(lambda: json.loads(text), path)
@@ -61,15 +67,18 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_lines(path: Path, parse: Callable[[str], _T], notices: list[str]) -> list[_T]:
     """The lines of a .jsonl file that can be parsed, and a notice of the others."""
-    values = []
-    lines = (attempt(lambda: read_text(path), notices) or "").splitlines()
-    for line in lines:
+    values: list[_T] = []
+    bad = 0
+    lines = io.StringIO(attempt(partial(read_text, path), notices) or "")
+    for line in islice(lines, MOST_LINES):
         try:
-            values.append(parse(line))
+            values.append(parse(line[:MOST_IN_AN_OBJECT]))
         except (ValueError, RecursionError):
-            continue
-    if len(values) < len(lines):
-        notices.append(f"{path} has {len(lines) - len(values)} lines that cannot be read; left out")
+            bad += 1
+    if bad:
+        notices.append(f"{path} has {bad} lines that cannot be read; left out")
+    if lines.readline():
+        notices.append(f"{path} has more than {MOST_LINES:,} lines; the others are left out")
     return values
 
 
