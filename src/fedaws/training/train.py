@@ -107,6 +107,7 @@ def train(
         own_method=own_method,
         encoder=type(encoder).__name__ if own_encoder else None,
         role=method.role,
+        rows=method.rows,
         start=None if weights is None else digest(weights),
         tested_on=data.tested_on,
         own_measures=tuple(sorted(measures or ())),
