@@ -1,5 +1,6 @@
 """Sets of the Extreme Classification Repository, and others in its forms: text, or pairs of .npz matrices."""
 
+import hashlib
 import os
 import re
 import zipfile
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from fedaws.data.sources.array_cache import Arrays, cached
 from fedaws.data.sources.xc_text import Matrices, read_text
 from fedaws.errors import FedawsError, MissingData
-from fedaws.hashing import hash64
+from fedaws.hashing import fold
 from fedaws.sparse import SparseRows
 
 _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes what it gives
@@ -80,7 +81,7 @@ def some_rows(split: Split, count: int | None) -> Split:
     """So many of the rows at random, the same for every seed, so that runs are compared on the same ones."""
     if count is None or count >= len(split.x):
         return split
-    rng = torch.Generator().manual_seed(hash64("test rows"))
+    rng = torch.Generator().manual_seed(fold(*b"test rows"))
     rows = torch.randperm(len(split.x), generator=rng)[:count].sort().values
     return Split(split.x.index_select(0, rows), split.labels.index_select(0, rows))
 
@@ -146,7 +147,8 @@ def _split(folder: Path, part: int, cache: Path) -> Split:
         raise FedawsError(f"{folder} has no {word}.txt, nor {' and '.join(_pair_names(part))}; add its {word} part")
     resolved = [path.resolve() for path in files]
     facts = [(str(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in resolved]
-    place = cache / f"{folder.resolve().name}-{files[0].stem}-{hash64(*map(str, resolved)):016x}.safetensors"
+    digest = hashlib.sha256("\0".join(map(str, resolved)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    place = cache / f"{folder.resolve().name[:80]}-{files[0].stem[:80]}-{digest}.safetensors"
     return to_split(cached(place, f"{_VERSION} {facts}", lambda: to_arrays(_read(files))))
 
 
