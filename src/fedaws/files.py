@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,7 +33,7 @@ _CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: Path, most_bytes: int) -> BinaryIO:
+def open_regular(path: Path, most_bytes: int) -> BufferedReader:
     """The file, opened for reading; refused unless it is a plain file of at most so many bytes."""
     try:
         handle = os.open(path, os.O_RDONLY | _NO_WAIT)

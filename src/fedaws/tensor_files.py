@@ -7,8 +7,9 @@ before memory is taken. Only types that are written here are read.
 import math
 import os
 from collections.abc import Collection
+from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -70,7 +71,7 @@ def damaged(path: Path, reason: str) -> FedawsError:
     return FedawsError(f"{path} is damaged: {reason}; delete it to fall back on an earlier one")
 
 
-def _header(file: BinaryIO, path: Path) -> tuple[dict[str, _About], dict[str, str], int]:
+def _header(file: BufferedReader, path: Path) -> tuple[dict[str, _About], dict[str, str], int]:
     """The tensors that a file holds, its metadata, and where its data begin."""
     whole = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
@@ -97,13 +98,13 @@ def _header(file: BinaryIO, path: Path) -> tuple[dict[str, _About], dict[str, st
     return tensors, metadata, start
 
 
-def _tensor(file: BinaryIO, path: Path, about: _About, start: int) -> Tensor:
+def _tensor(file: BufferedReader, path: Path, about: _About, start: int) -> Tensor:
     tensor = torch.empty(about.shape, dtype=_TYPES[about.dtype])
     if not tensor.numel():
         return tensor
     bytes_of_it = tensor.view(-1).view(torch.uint8)
     file.seek(start + about.data_offsets[0])
-    if file.readinto(bytes_of_it.numpy().data) != len(bytes_of_it):  # type: ignore[attr-defined]
+    if file.readinto(bytes_of_it.numpy().data) != len(bytes_of_it):
         raise damaged(path, "it was cut short while it was read")
     if tensor.dtype == torch.bool and int(bytes_of_it.max()) > 1:
         raise damaged(path, "a truth value that is neither 0 nor 1")
