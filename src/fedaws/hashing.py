@@ -19,6 +19,7 @@ Word = Literal[
     "augment",
     "batches",
     "class embeddings",
+    "class features",
     "clients",
     "features",
     "newcomer",
