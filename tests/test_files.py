@@ -21,6 +21,7 @@ from fedaws.files import (
     read_bytes,
     read_json,
     read_text,
+    read_toml,
     write_bytes,
     write_text,
 )
@@ -98,6 +99,19 @@ def test_json_of_64_levels_is_read() -> None:
 @pytest.mark.parametrize("text", ["", "{", "1" * 5000, b"\xff\xfe", b'"\xff"'])
 def test_what_is_no_json_is_refused(text: str | bytes) -> None:
     assert "it is no sound JSON" in refusal(lambda: parse_json(text, "it"))
+
+
+def test_toml_is_read(file: Path) -> None:
+    file.write_text("[a]\nb = [1, 2]\n")
+    assert read_toml(file) == {"a": {"b": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 5000, "a = " + "[" * 65 + "]" * 65, "a = " + "9" * 5000, "a = b", "a."]
+)
+def test_what_is_no_sound_toml_is_refused(file: Path, text: str) -> None:
+    file.write_text(text)
+    assert "is no sound TOML" in refusal(lambda: read_toml(file))
 
 
 def test_a_small_file_may_not_become_a_vast_one() -> None:

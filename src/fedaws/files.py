@@ -10,6 +10,7 @@ import platform
 import secrets
 import stat
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -88,6 +89,20 @@ def parse_json(text: str | bytes, source: str) -> Any:
     if _deeper(value, _DEEPEST):
         raise FedawsError(f"{source} is no sound JSON: brackets in brackets beyond {_DEEPEST} levels")
     return value
+
+
+def read_toml(path: Path, most_bytes: int = SMALL) -> dict[str, Any]:
+    """What a TOML file holds, as deep as JSON may be."""
+    text = read_text(path, most_bytes)
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise FedawsError(f"{path} is no sound TOML: brackets in brackets beyond {_DEEPEST} levels") from None
+    except ValueError as error:  # not TOML, a number of thousands of digits
+        raise FedawsError(f"{path} is no sound TOML: {error}") from None
+    if _deeper(tree, _DEEPEST):
+        raise FedawsError(f"{path} is no sound TOML: brackets in brackets beyond {_DEEPEST} levels")
+    return tree
 
 
 def _deeper(value: Any, levels: int) -> bool:
