@@ -15,6 +15,7 @@ from safetensors.torch import save, save_file
 
 from fedaws import FedawsError
 from fedaws.record.files import append_line, only_writer, read_tensors, write_bytes, write_tensors, write_text
+from fedaws.record.folder import RunFolder
 from helpers import refusal
 
 TENSORS = {"W": torch.tensor([[0.1, 1e-30], [-0.0, 3e38]]), "theta/a.b": torch.arange(3.0)}
@@ -215,3 +216,14 @@ def test_a_second_process_is_refused_while_one_holds_the_folder(tmp_path: Path) 
         assert "another process is training in" in refusal(lambda: only_writer(tmp_path).__enter__())
     with only_writer(tmp_path):  # free again
         pass
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.toml"])
+def test_a_run_folder_with_a_pipe_or_an_endless_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path)
+    read = {"metrics.jsonl": folder.metrics, "config.toml": folder.config}[name]
+    os.mkfifo(tmp_path / name)
+    refusal(read)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    refusal(read)

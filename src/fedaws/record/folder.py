@@ -11,6 +11,7 @@ from torch import Tensor
 from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
+from fedaws.files import read_text
 from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
 from fedaws.record.png import png_base64
 from fedaws.types import Params, ServerState
@@ -18,6 +19,7 @@ from fedaws.types import Params, ServerState
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
 _KEPT = 2  # checkpoints
+_LONGEST = 1 << 28  # bytes of metrics.jsonl
 _MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
 """The mappings of a state that are saved, each under its name."""
 
@@ -95,8 +97,8 @@ class RunFolder:
         """The run's configuration."""
         path = self.path / "config.toml"
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            text = read_text(path)
+        except FedawsError:
             raise FedawsError(f"{self.path} is not a run folder: no readable config.toml in it") from None
         return configuration.from_toml(text, str(path))
 
@@ -110,7 +112,7 @@ class RunFolder:
         """The rows of the rounds up to `up_to`; a last line that a crash cut short is left out."""
         if not self.metrics_file.exists():
             return []
-        lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(self.metrics_file, _LONGEST, errors="replace").splitlines()
         rows = [row for row in map(_parse_row, lines) if row is not None]
         return [row for row in rows if up_to is None or row["round"] <= up_to]
 
