@@ -35,7 +35,11 @@ class Settings(BaseModel):
 
     def loaded(self) -> Config:
         """The run's configuration."""
-        return configuration.load(self.config).override(shlex.split(self.settings))
+        try:
+            settings = shlex.split(self.settings)
+        except ValueError as error:
+            raise FedawsError(f"[tool.flwr.app.config] settings: got {self.settings!r:.200}; {error}") from None
+        return configuration.load(self.config).override(settings)
 
     @property
     def limits(self) -> Limits:

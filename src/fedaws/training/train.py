@@ -105,7 +105,7 @@ def train(
         own_encoder=own_encoder,
         own_data=own_data,
         own_method=own_method,
-        encoder=type(encoder).__name__ if own_encoder else None,
+        encoder_name=type(encoder).__name__ if own_encoder else None,
         role=method.role,
         rows=method.rows,
         start=None if weights is None else digest(weights),
