@@ -243,8 +243,8 @@ class TrainConfig(_Told):
 class Config(_Told):
     """One run. A run is a pure function of this, seed included.
 
-    Every setting has a default; tables may be given as dicts, and a mistake raises
-    :class:`FedawsError` with one line that says what was got and what is wanted.
+    Every setting has a default. Tables may be given as dicts. A mistake raises `FedawsError` with one line that says
+    what was got and what is wanted.
 
     >>> Config(train={"rounds": 5}, seed=7).train.rounds
     5
@@ -362,7 +362,7 @@ def load(source: str | os.PathLike[str]) -> Config:
     """The configuration of a preset or a file.
 
     Args:
-        source: a preset's name (see :func:`presets`), or the path of a TOML file.
+        source: a preset's name (see `presets`), or the path of a TOML file.
 
     Returns:
         The checked configuration.
