@@ -20,13 +20,13 @@ from torch import Tensor
 import fedaws
 from fedaws import Reporter, config
 from fedaws.core.methods import METHODS
+from fedaws.core.start import random_rows
 from fedaws.data.load import load_data
-from fedaws.experiments.compare import compare, summarize
+from fedaws.experiments.compare import compare
 from fedaws.experiments.plots import plot_comparison
 from fedaws.models import build_encoder
 from fedaws.record.files import write_text
 from fedaws.record.made_with import made_with
-from fedaws.training.run import initial_rows
 
 SEEDS = 3
 SCALE = 4.0  # of the scores in the picture: the larger, the nearer every dot lies to its best class
@@ -48,10 +48,10 @@ def measured(out: Path) -> dict[str, Any]:
     def reporter(cfg: config.Config) -> Reporter:
         return Reporter(on_start=lambda done, rounds: print(f"{cfg.method}, seed {cfg.seed}", flush=True))
 
-    histories = compare(config.load("digits"), NAMES, SEEDS, out, resume=True, reporter=reporter)
+    found = compare(NAMES, config=config.load("digits"), seeds=SEEDS, folder=out, resume=True, reporter=reporter)
     shown = ("precision@1", "max_cosine")
-    summary = {method: {name: of[name] for name in shown} for method, of in summarize(histories).items()}
-    curves = {method: [[_short(row) for row in rows] for rows in runs] for method, runs in histories.items()}
+    summary = {method: {name: of[name] for name in shown} for method, of in found.summary.items()}
+    curves = {method: [[_short(row) for row in rows] for rows in runs] for method, runs in found.histories.items()}
     machine = json.loads((out / f"{NAMES[0]}-seed0" / "made_with.json").read_text())
     return {"made_with": machine or made_with(), "seeds": SEEDS, "methods": summary, "curves": curves}
 
@@ -128,7 +128,7 @@ def picture(out: Path, path: Path) -> None:
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     with torch.no_grad():
         start = torch.nn.functional.normalize(encoder(data.x_test), dim=1)
-    W = initial_rows(cfg, data.num_classes)
+    W = random_rows(cfg, data.num_classes)
     panels = [("Before training", start, W)]
     for title, method in (("Federated averaging alone", "positive-only"), ("FedAwS: the server spreads", "fedaws")):
         run = fedaws.load(out / f"{method}-seed0")

@@ -134,6 +134,10 @@ class ModelConfig(_Told):
     """`resnet`: what stands in for BatchNorm (docs/results/recipe.md)."""
     normalize: bool = True
     """Unit g(x) and unit rows of W, as in all of the paper's experiments."""
+    start: Place | None = None
+    """A run folder or a `.safetensors` file with weights to start from, instead of random ones."""
+    start_rows: Literal["random", "means"] = "random"
+    """W⁰: random unit rows, or each class's mean embedding under the first θ."""
     crowding: NonNegative = 0.0
     """So much of a class's mean cosine with its ten nearest is taken from its scores."""
 
@@ -189,14 +193,15 @@ class ServerConfig(_Told):
 class SpreadConfig(_Told):
     """The server-side step that keeps the classes apart."""
 
-    regularizer: Literal["margin", "nearest", "moments"] = "margin"
-    """Eq. (6) of the paper, eq. (7), or the rows' first and second moment without any pairs."""
+    regularizer: Literal["margin", "nearest", "moments", "softmax", "uniformity", "energy"] = "margin"
+    """Eq. (6) of the paper, eq. (7), or the rows' first and second moment without any pairs; other functions of pairs:
+    a softmax over mined rows (FedGC), uniformity (Wang & Isola), hyperspherical energy."""
     weight: NonNegative = 10.0
     """λ of the pairs; `center` and `whiten` have none."""
     margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = 1.0
     """ν: a cosine distance that pairs of `margin` should keep."""
     neighbors: Count | Literal["auto", "all"] = "auto"
-    """k: how many nearest classes to push away; `auto`: all pairs for `margin`, up to 10 for `nearest`."""
+    """k: how many nearest classes to push away; `auto`: up to 10 for `nearest` and `softmax`, else all pairs."""
     candidates: Count | Literal["all"] = "all"
     """|C′|: the classes among which neighbours are mined."""
     remember: bool = False
@@ -222,6 +227,10 @@ class TrainConfig(_Told):
     """How the step sizes fall to zero at the end."""
     enroll: NonNegative = 0.0
     """After the last round so much of the mean of a class's embeddings is added to its row."""
+    last_step: Literal["none", "ridge", "lda"] = "none"
+    """After the last round W anew from all clients' embeddings: ridge regression, or classes of one covariance."""
+    ridge: NonNegative = 1.0
+    """λ of `last_step`, in units of the mean eigenvalue of the embeddings' second moment."""
     warmup: Annotated[int, Field(ge=0, le=MOST, strict=True)] = 0
     """Rounds over which the step size rises to its full value."""
     sizes: Annotated[tuple[tuple[Fraction, Side], ...], Field(max_length=100)] = ()
@@ -280,6 +289,13 @@ class Config(_Told):
                 f"model.crowding={self.model.crowding:g}, train.enroll={self.train.enroll:g} need unit rows and "
                 "embeddings; set model.normalize=true"
             )
+        if self.train.enroll and self.train.last_step != "none":
+            raise ValueError(
+                f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
+                "set one of them"
+            )
+        if spread.regularizer == "softmax" and spread.neighbors == "all":
+            raise ValueError("spread.regularizer=softmax is over mined rows; set spread.neighbors to a number or auto")
         if self.clients.sampled_classes and (self.method == "fedavg" or self.data.classes_per_client not in (None, 1)):
             raise ValueError(
                 f"clients.sampled_classes={self.clients.sampled_classes} needs clients of one class; "
@@ -291,7 +307,8 @@ class Config(_Told):
                 f"train.sizes starts at {', '.join(f'{start:g}' for start in starts)}; wanted each start above the one "
                 "before it: sort the [start, size] pairs"
             )
-        all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
+        of_all = ("margin", "uniformity", "energy")
+        all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer in of_all)
         if all_pairs and spread.candidates != "all":
             raise ValueError(
                 f"spread.candidates={spread.candidates} has no effect on all pairs; "

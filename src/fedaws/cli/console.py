@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 if TYPE_CHECKING:
-    from fedaws.training.run import Reporter  # and with it torch, which takes seconds
+    from fedaws.training.session import Reporter  # and with it torch, which takes seconds
 
 out = Console()
 err = Console(stderr=True)
@@ -98,7 +98,7 @@ class _Pace:
 
 def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
     """A bar while the run goes on, and a line at its end: a terminal may have fewer rows than there are runs."""
-    from fedaws.training.run import Reporter
+    from fedaws.training.session import Reporter
 
     room = max(8, err.width - 62)
     task = bar.add_task(escape(label[:room]), total=None, rate="", figures="")
@@ -130,7 +130,7 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
 
 
 def _line_reporter(label: str, stop: Stop) -> "Reporter":
-    from fedaws.training.run import Reporter
+    from fedaws.training.session import Reporter
 
     pace = _Pace()
     printed = -60.0

@@ -24,7 +24,7 @@ from fedaws.errors import FedawsError
 
 if TYPE_CHECKING:
     from fedaws.experiments.reproduce import Job
-    from fedaws.training.run import Reporter
+    from fedaws.training.session import Reporter
 
 # What needs torch, matplotlib or scikit-learn is imported inside the commands: help is there at once.
 app = typer.Typer(
@@ -64,7 +64,7 @@ def train_command(
     with user_errors():
         cfg = configured(source, settings)
         from fedaws.record.folder import RunFolder
-        from fedaws.training.run import train
+        from fedaws.training.train import train
 
         stop = console.Stop()
         with (
@@ -99,7 +99,7 @@ def compare_command(
     """Train several methods and show them side by side, as the paper's tables do."""
     with user_errors():
         cfg = configured(source, settings)
-        from fedaws.experiments.compare import compare, parse_methods, summarize
+        from fedaws.experiments.compare import compare, parse_methods
         from fedaws.experiments.plots import plot_comparison
         from fedaws.record.files import write_text
 
@@ -118,10 +118,10 @@ def compare_command(
                 done += 1
                 return reporter(f"{done}/{total} {one.method}, seed {one.seed}")
 
-            histories = compare(cfg, names, seeds, folder, resume, numbered)
-        summary = {"methods": summarize(histories), "rounds": cfg.train.rounds, "seeds": seeds}
+            found = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
+        summary = {"methods": found.summary, "rounds": cfg.train.rounds, "seeds": seeds}
         write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
-        plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        plot_comparison(found.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
         report = reported(folder)
         if json:
             print_json(summary | {"folder": str(folder), "report": report})
@@ -312,7 +312,7 @@ def main() -> None:
 
 @contextmanager
 def _interruptible(stop: console.Stop, how: str) -> Iterator[None]:
-    from fedaws.training.run import Interrupted
+    from fedaws.training.session import Interrupted
 
     try:
         yield

@@ -19,7 +19,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 def comparison_table(summary: dict[str, Any], title: str) -> Table:
     """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
-    from fedaws.core.methods import METHODS
+    from fedaws.core.methods import role_of
 
     seeds = summary["seeds"]
     caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
@@ -31,7 +31,7 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
     for method, measures in summary["methods"].items():
         shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
         cells = [_mean_and_spread(measures[name], factor, form) for name, factor, form in shown]
-        table.add_row(method, METHODS[method].role if method in METHODS else "", *cells)
+        table.add_row(method, role_of(method), *cells)
     return table
 
 
