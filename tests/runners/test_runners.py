@@ -5,6 +5,7 @@ from torch import nn
 
 from fedaws.config import ClientsConfig, Config, ModelConfig, ServerConfig, TrainConfig
 from fedaws.core.algorithm import run_round
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
 from fedaws.errors import FedawsError
 from fedaws.models import build_encoder
@@ -53,7 +54,7 @@ def assert_same(a: ServerState, b: ServerState) -> None:
     assert a.loss == pytest.approx(b.loss, abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["fedaws", "positive-only", "fixed", "softmax", "contrastive", "fedavg"])
+@pytest.mark.parametrize("method", ["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("examples", [4, "all"])
 def test_pooled_stacked_and_serial_agree_after_20_rounds(method: str, weighting: str, examples: int | str) -> None:
@@ -137,7 +138,8 @@ def test_rounds_keep_no_graph_and_no_growing_state() -> None:
     for runner in ("serial", "pooled", "stacked"):
         state = train(data, encoder, config(runner, "fedaws", clients), 3)
         assert not any(t.requires_grad for t in [state.W, *state.theta.values()])
-        assert set(state.slots) == {"momentum"}
+        assert state.optimizer.keys() == {f"momentum/{k}" for k in state.theta}
+        assert not state.row_optimizer | state.tables | state.spread | state.weighting | state.average
 
 
 class WithIdleWeight(nn.Module):

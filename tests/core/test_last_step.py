@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from fedaws.core.enroll import enroll
-from fedaws.runners.means import embedding_sums
 
 import fedaws
 from fedaws import Config
+from fedaws.core.last_step import enroll
+from fedaws.runners.sums import ask_sums
 from fedaws.training.session import Interrupted, Reporter
 from helpers import refusal
 
@@ -30,11 +30,11 @@ def test_a_large_weight_puts_every_row_on_its_mean() -> None:
 
 
 def test_the_sums_are_those_of_a_loop_over_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaws.runners.means._BLOCK", 100)  # so that a client's examples lie in several blocks
+    monkeypatch.setattr("fedaws.runners.sums._BLOCK", 100)  # so that a client's examples lie in several blocks
     run = fedaws.train(config=digits("data.clients_per_class=2"))
     data = run.data
     assert data is not None
-    sums = embedding_sums(run.encoder, run.theta, data)
+    sums = ask_sums(run.encoder, data)(run.theta, False).sums
     expected = torch.zeros(10, run.W.shape[1])
     for client, own in enumerate(data.class_of.tolist()):
         mine = data.x[int(data.starts[client]) : int(data.starts[client + 1])]
@@ -47,7 +47,7 @@ def test_a_run_is_enrolled_once_after_its_last_round() -> None:
     assert plain.data is not None
     assert enrolled.metrics[0]["precision@1"] == plain.metrics[0]["precision@1"]  # of round 3
     assert all(enrolled.theta[name].equal(plain.theta[name]) for name in plain.theta)
-    expected = enroll(plain.W, embedding_sums(plain.encoder, plain.theta, plain.data), 0.5)
+    expected = enroll(plain.W, ask_sums(plain.encoder, plain.data)(plain.theta, False).sums, 0.5)
     torch.testing.assert_close(enrolled.W, expected)
 
 
