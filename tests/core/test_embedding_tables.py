@@ -18,6 +18,7 @@ from fedaws.models import build_encoder
 from fedaws.runners import make_runner
 from fedaws.runners.choose import choose
 from fedaws.sparse import from_dense, from_lists, row_delta
+from fedaws.training.train import initial_state
 from fedaws.types import Broadcast, Memory, RunClients, ServerState, Update
 from helpers import refusal
 
@@ -93,6 +94,39 @@ def test_serial_and_pooled_agree(optimizer: str, method: str, weighting: str) ->
 def test_in_place_gives_the_same_numbers(optimizer: str) -> None:
     cfg, data = config(f"server.table_optimizer={optimizer}", "server.optimizer=adagrad", "server.lr=0.1"), make_data()
     assert_same(train(cfg, data, in_place=True), train(cfg, data), atol=0)
+
+
+MEMORIES = ("theta", "optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
+REMEMBERING = ("spread.regularizer=nearest", "spread.neighbors=2", "spread.candidates=4", "spread.remember=true")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        REMEMBERING,
+        ("method=softmax", "spread.center=false"),
+        ("method=softmax", "clients.sampled_classes=3", "spread.center=false"),
+    ],
+)
+def test_in_place_or_not_three_rounds_give_the_same_state(settings: tuple[str, ...]) -> None:
+    cfg, data = config("server.average=0.9", "server.optimizer=adam", "server.lr=0.1", *settings), make_data()
+    states = []
+    for in_place in (True, False):
+        encoder = build_encoder(cfg.model, data.x.shape[1:], 0)
+        state = initial_state(cfg, data, encoder)
+        run_clients = make_runner(cfg, method_of(cfg), data, encoder)
+        for t in range(3):
+            state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples, in_place)
+        states.append(state)
+    first, second = states
+    assert first.W.equal(second.W)
+    for part in MEMORIES:
+        ours, theirs = getattr(first, part), getattr(second, part)
+        assert ours.keys() == theirs.keys(), part
+        assert all(ours[k].equal(theirs[k]) for k in ours), part
+    assert "table" not in first.average  # of tables there is none
+    assert first.average
+    assert not any(first.average[k].equal(first.theta[k]) for k in first.average)
 
 
 def test_a_round_keeps_the_old_state_unless_it_may_take_it_over() -> None:

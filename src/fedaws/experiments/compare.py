@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaws.config import Config, parse
-from fedaws.core.methods import method_names
+from fedaws.core.methods import method_names, method_of
 from fedaws.errors import FedawsError
 from fedaws.record.journal import Metrics
 from fedaws.training.session import Reporter
@@ -50,6 +50,8 @@ def compare(
     first = cfg.seed
     # All of them before the first run: a mistake in the last one shows at once.
     configs = [parse(cfg.model_dump() | {"method": m, "seed": s}) for m in methods for s in range(first, first + seeds)]
+    for one in configs:
+        method_of(one)
     histories: Histories = {}
     for one in configs:
         place = folder / f"{one.method}-seed{one.seed}"
