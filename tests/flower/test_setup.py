@@ -22,6 +22,7 @@ from fedaws.flower.federation import read_federation
 from fedaws.flower.server_app import app
 from fedaws.flower.settings import run_settings
 from fedaws.flower.setup import create
+from fedaws.flower.strategy import FedAwS
 from helpers import refusal
 
 
@@ -187,10 +188,23 @@ def packed(folder: Path) -> set[str]:
         ({"deadlin": 3.0}, "deadlin"),
         ({"quorum": 0.0}, "quorum"),
         ({"clip-norm": -1.0}, "clip-norm"),
+        ({"settings": "name='tiny"}, "No closing quotation"),
+        ({"folder": "a\0b"}, "folder"),
+        ({"config": "\0.toml"}, "config"),
+        ({"federation": "\0"}, "federation"),
+        ({"deadline": "\x1b[2J" * 1000}, "deadline"),
     ],
 )
 def test_a_wrong_setting_is_one_line(given: dict[str, Any], line: str) -> None:
-    assert line in refusal(lambda: run_settings(given))
+    message = refusal(lambda: run_settings(given).loaded())
+    assert line in message
+    assert message.isprintable()
+    assert len(message) < 300
+
+
+def test_the_strategy_takes_no_spread_that_the_configuration_would_not(tiny: Config) -> None:
+    unchecked = tiny.spread.model_copy(update={"weight": -1.0})
+    assert "spread.weight" in refusal(lambda: FedAwS({"a": 0, "b": 1}, config=tiny, spread=unchecked))
 
 
 def test_a_server_without_a_federation_does_not_start() -> None:

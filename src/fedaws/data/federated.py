@@ -31,6 +31,7 @@ class FederatedData:
     y_test: Rows  # [N'] or, where an example may have several labels, a set for each
     class_names: tuple[str, ...] | None = None
     label_weights: Tensor | None = None  # [classes] 1 / propensity of a label, for label sets
+    first_client: int = 0  # the number from which the first client here draws its batches: a node has only itself
 
     @property
     def num_examples(self) -> Tensor:

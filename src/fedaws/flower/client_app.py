@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     if own_class is not None and str(own_class) != str(asked.class_id):
         raise FedawsError(f"this node has class {own_class}, the server takes it for class {asked.class_id}")
     x = _examples(context, asked.client)
-    return trained(message, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+    return _answered(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
 
 
 @app.query()
@@ -50,8 +50,11 @@ def who(message: Message, context: Context) -> Message:
 
 def trained(message: Message, x: Tensor, encoder: nn.Module) -> Message:
     """The reply to a train message, with examples x [n, …] and an encoder of one's own."""
-    started, asked = time.perf_counter(), wire.read_order(message.content)
-    cfg, client = asked.config, torch.tensor([asked.client])
+    return _answered(message, wire.read_order(message.content), x, encoder)
+
+
+def _answered(message: Message, asked: wire.Order, x: Tensor, encoder: nn.Module) -> Message:
+    started = time.perf_counter()
     try:
         theta = wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
     except wire.Rejected as error:
@@ -60,8 +63,8 @@ def trained(message: Message, x: Tensor, encoder: nn.Module) -> Message:
             f"the server's θ is not for this node's encoder, nor examples of shape {shape}: {error}"
         ) from None
     with evaluating(encoder):
-        run_clients = serial(cfg, _one_client(x, asked.client, asked.class_id), encoder)
-        (update,) = run_clients(Broadcast(client, theta, asked.row[None], asked.round_num))
+        run_clients = serial(asked.config, _one_client(x, asked.client, asked.class_id), encoder)
+        (update,) = run_clients(Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num))
     compute = time.perf_counter() - started
     content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), _startup(compute), compute)
     return Message(content, reply_to=message)
@@ -79,12 +82,11 @@ def _startup(since: float) -> float:
 
 
 def _one_client(x: Tensor, client: int, class_id: int) -> FederatedData:
-    """A federation in which the other clients are empty: batches are drawn from the client's number, as simulated."""
-    starts = torch.zeros(client + 2, dtype=torch.int64)
-    starts[-1] = len(x)
+    """A federation of this client alone, whose batches are drawn from its number, as simulated."""
     y = torch.full((len(x),), class_id)
-    class_of = torch.full((client + 1,), class_id)
-    return FederatedData(x, y, starts, class_of, class_id + 1, x[:0], y[:0])
+    starts = torch.tensor([0, len(x)])
+    class_of = torch.tensor([class_id])
+    return FederatedData(x, y, starts, class_of, class_id + 1, x[:0], y[:0], first_client=client)
 
 
 def _examples(context: Context, client: int) -> Tensor:
@@ -93,7 +95,7 @@ def _examples(context: Context, client: int) -> Tensor:
     if path is None:
         return _simulated(context, client)
     try:
-        with np.load(Path(str(path)).expanduser(), allow_pickle=False) as archive:
+        with np.load(os.path.expanduser(str(path)), allow_pickle=False) as archive:
             return as_features(archive["x"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FedawsError(f"cannot read the examples in {path}: {error}; wanted an .npz file with an array x") from None

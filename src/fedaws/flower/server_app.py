@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,7 +169,7 @@ def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] |
         _LOG.warning(
             "every node is told settings=%r; better keep them in the file that config names", settings.settings
         )
-    federation = read_federation(Path(settings.federation).expanduser())
+    federation = read_federation(Path(os.path.expanduser(settings.federation)))
     return federation, None if federation.test is None else _read_test(federation.test, federation)
 
 

@@ -105,8 +105,7 @@ def create(
     place = Place(root.expanduser().absolute())
     if place.federation.exists():
         raise FedawsError(f"{root} already holds a federation; choose another folder")
-    one_a_class = cfg.data.model_copy(update={"clients_per_class": 1, "classes_per_client": 1})
-    data = load_data(cfg.model_copy(update={"data": one_a_class}))
+    data = load_data(cfg.override(["data.clients_per_class=1", "data.classes_per_client=1"]))
     if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
         raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
     by_class = [data.x[s:e] for s, e in pairwise(data.starts.tolist())]

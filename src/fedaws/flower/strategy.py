@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
+from fedaws import config as configuration
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
 from fedaws.core.methods import method_of
@@ -82,7 +83,9 @@ class FedAwS(Strategy):
         attempts: int = 3,
     ) -> None:
         config = config or Config()
-        self.config = config if spread is None else config.model_copy(update={"spread": spread})
+        if spread is not None:
+            config = configuration.parse(config.model_dump() | {"spread": spread.model_dump()})
+        self.config = config
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
         self.poll, self.attempts = poll, attempts

@@ -14,9 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import psutil
+
 from fedaws.errors import FedawsError
 from fedaws.flower.federation import Member, read_federation
 from fedaws.flower.setup import CONNECTION, Place
+from fedaws.flower.wire import printable
 from fedaws.record.files import only_writer
 from fedaws.record.folder import RunFolder
 
@@ -36,7 +39,8 @@ class Processes:
     """What was started here, and is stopped here, with all its children."""
 
     def __init__(self, place: Place, python: Path = Path(sys.executable)) -> None:
-        self.place, self.python, self._mark = place, python, f"{_MARK}={place.root}".encode()
+        self.place = place
+        self.python = python
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str], home: Path) -> None:
@@ -79,10 +83,11 @@ class Processes:
     def kill(self, name: str) -> None:
         """End a program and its children at once, as a power cut would."""
         process = self._running.pop(name)
-        strays = _descendants(process.pid)
-        for pid in [process.pid, *strays]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid)
+            for member in [family, *family.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
         process.wait()
 
     def stop(self) -> None:
@@ -106,15 +111,19 @@ class Processes:
         for _ in range(20):
             if not (strays := self.strays()):
                 return
-            for pid in strays:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for process in strays:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             time.sleep(0.1)
 
-    def strays(self) -> list[int]:
-        """Whatever still carries our mark: Flower detaches some of its processes. Only Linux tells."""
-        marked = (pid for pid in _pids() if self._mark in _read(f"/proc/{pid}/environ").split(b"\0"))
-        return [pid for pid in marked if pid != os.getpid()]
+    def strays(self) -> list[psutil.Process]:
+        """Whatever still carries our mark: Flower detaches some of its processes."""
+        return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._marked(process)]
+
+    def _marked(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error, OSError):  # it has ended, or is another user's
+            return bool(process.environ().get(_MARK) == str(self.place.root))
+        return False
 
 
 class Cluster:
@@ -248,7 +257,7 @@ class Cluster:
         """The last error that the run's own log has."""
         done = self.flwr("log", run_id, CONNECTION, "--show")
         lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
-        return lines[-1] if lines else f"see `flwr log {run_id}`"
+        return printable(lines[-1]) if lines else f"see `flwr log {run_id}`"
 
     def _wait(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -330,30 +339,4 @@ def _answers(port: int) -> bool:
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"exit code {done.returncode}"
-
-
-def _pids() -> list[int]:
-    with suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return []
-
-
-def _read(path: str) -> bytes:
-    with suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
-
-
-def _descendants(pid: int) -> list[int]:
-    """All that a process started, and what these started."""
-    parents: dict[int, int] = {}
-    for other in _pids():
-        fields = _read(f"/proc/{other}/stat").rpartition(b")")[2].split()
-        if fields:
-            parents[other] = int(fields[1])
-    found, new = list[int](), {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new}
-        found += new
-    return found
+    return printable(lines[-1]) if lines else f"exit code {done.returncode}"

@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedaws.config import Config, DataConfig, from_toml
+from fedaws.config import Config, DataConfig, TrainConfig, from_toml
 from fedaws.errors import FedawsError
 from fedaws.types import Params
 
@@ -25,7 +26,6 @@ EXAMPLES: Final = "num-examples"
 _OWN: Final = frozenset({"client-id", "class-id", "round", "row"})
 _METRICS: Final = frozenset({EXAMPLES, "loss", "startup-seconds", "compute-seconds"})
 _ROW: Final = np.dtype("<f4")
-_HEADER: Final = 4096  # bytes that an array's header may take
 _LARGEST: Final = 1e9  # of a loss or a time: sums of these are finite, in float32 too
 
 
@@ -105,7 +105,7 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
         data=DataConfig(augment=cfg.data.augment),
         model=cfg.model,
         clients=cfg.clients,
-        train=cfg.train.model_copy(update={"device": "auto"}),
+        train=TrainConfig(**cfg.train.model_dump() | {"device": "auto"}),
     )
     return ConfigRecord({**(extra or {}), ROUND: round_num + 1, "run": run.to_toml()})
 
@@ -230,7 +230,7 @@ def row_bytes(row: Tensor) -> bytes:
 
 def pack(params: Params) -> ArrayRecord:
     """Named tensors as Flower carries them."""
-    return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in params.items()})
+    return ArrayRecord({name: Array(t.detach().cpu().contiguous().numpy()) for name, t in params.items()})
 
 
 def unpack(record: ArrayRecord, like: Params) -> Params:
@@ -241,25 +241,42 @@ def unpack(record: ArrayRecord, like: Params) -> Params:
 
 
 def _read_array(array: Array, like: Tensor, name: str) -> Tensor:
-    """An array out of its own bytes, whose header is not trusted: it could ask for any amount of memory."""
-    wanted, dtype = tuple(like.shape), np.dtype(str(like.dtype).removeprefix("torch."))
+    """An array out of its own bytes, whose header must be the one that NumPy writes.
+
+    It is compared, not parsed: a stranger's header could ask for any amount of memory, or of time.
+    """
+    shape = tuple(like.shape)
+    dtype = np.dtype(str(like.dtype).removeprefix("torch."))
     if array.stype != "numpy.ndarray":
         raise Rejected("dtype", f"{name!r} is packed as {array.stype!r:.40}")
-    if len(array.data) > like.numel() * dtype.itemsize + _HEADER:
-        raise Rejected("shape", f"{name!r} has {len(array.data)} bytes, too many for {wanted}")
-    stream = io.BytesIO(array.data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, found = read(stream, max_header_size=_HEADER)
-    except Exception:  # whatever a stranger's bytes do to numpy's parser
-        raise Rejected("bytes", f"{name!r} has no readable header") from None
-    if found != dtype or array.dtype != str(dtype):
-        raise Rejected("dtype", f"{name!r} is {found}, wanted {dtype}")
-    if tuple(shape) != wanted or tuple(array.shape) != wanted:
-        raise Rejected("shape", f"{name!r} has shape {shape!s:.40}, wanted {wanted}")
-    body = array.data[stream.tell() :]
-    if len(body) != like.numel() * dtype.itemsize:
-        raise Rejected("bytes", f"{name!r} has {len(body)} bytes of numbers, wanted {like.numel() * dtype.itemsize}")
-    values = np.frombuffer(body, found).reshape(wanted, order="F" if fortran else "C")
-    return torch.from_numpy(np.require(values, dtype, ["C", "W"]).copy())
+    if array.dtype != str(dtype):
+        raise Rejected("dtype", f"{name!r} is {array.dtype!r:.40}, wanted {dtype}")
+    if tuple(array.shape) != shape:
+        raise Rejected("shape", f"{name!r} has shape {array.shape!s:.40}, wanted {shape}")
+    for fortran in (False, True):
+        header = _header(shape, dtype.str, fortran)
+        if array.data.startswith(header) and len(array.data) == len(header) + like.numel() * dtype.itemsize:
+            values = np.frombuffer(array.data, dtype, offset=len(header))
+            return torch.from_numpy(np.array(values.reshape(shape, order="F" if fortran else "C"), order="C"))
+    raise Rejected("bytes", f"{name!r} is not NumPy's file of {dtype} {shape}")
+
+
+@lru_cache(maxsize=1000)
+def _header(shape: tuple[int, ...], dtype: str, fortran: bool) -> bytes:
+    """What NumPy writes before the numbers of such an array."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": fortran, "shape": shape})
+    return buffer.getvalue()
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    r"""A stranger's words for a log: on one line, and without what a terminal would obey.
+
+    >>> printable("all\nis \x1b[2Jwell")
+    'all is \\x1b[2Jwell'
+    """
+    words = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
