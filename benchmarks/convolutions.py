@@ -26,7 +26,7 @@ from fedaws.machine.memory import keep_freed_memory
 from fedaws.machine.threads import shared_out
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner
-from fedaws.training.run import initial_state
+from fedaws.training.train import initial_state
 
 CLIENTS, BATCH, TESTS = 10, 32, 10_000
 SETTINGS = [
@@ -63,7 +63,7 @@ def measure(norm: str) -> None:
     x = torch.rand(CLIENTS * BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     w = F.normalize(torch.randn(len(x), 64), dim=1)
     with shared_out(encoder):
-        run_clients = make_runner(cfg, data, encoder)
+        run_clients = make_runner(cfg, method_of(cfg), data, encoder)
 
     def one_round() -> None:
         with shared_out(encoder):

@@ -20,13 +20,13 @@ from torch import Tensor
 import fedaws
 from fedaws import Reporter, config
 from fedaws.core.methods import METHODS
+from fedaws.core.start import random_rows
 from fedaws.data.load import load_data
 from fedaws.experiments.compare import compare, summarize
 from fedaws.experiments.plots import plot_comparison
 from fedaws.models import build_encoder
 from fedaws.record.files import write_text
 from fedaws.record.made_with import made_with
-from fedaws.training.run import initial_rows
 
 SEEDS = 3
 SCALE = 4.0  # of the scores in the picture: the larger, the nearer every dot lies to its best class
@@ -128,7 +128,7 @@ def picture(out: Path, path: Path) -> None:
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     with torch.no_grad():
         start = torch.nn.functional.normalize(encoder(data.x_test), dim=1)
-    W = initial_rows(cfg, data.num_classes)
+    W = random_rows(cfg, data.num_classes)
     panels = [("Before training", start, W)]
     for title, method in (("Federated averaging alone", "positive-only"), ("FedAwS: the server spreads", "fedaws")):
         run = fedaws.load(out / f"{method}-seed0")

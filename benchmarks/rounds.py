@@ -71,7 +71,7 @@ def measure(clients: int, steps: int) -> None:
     )
     W = F.normalize(torch.randn(clients, DIM), dim=1)
     state = ServerState(0, {k: v.detach() for k, v in encoder.named_parameters()}, W)
-    run_clients, available, rng = make_runner(cfg, data, encoder), data.available, torch.Generator()
+    run_clients, available, rng = make_runner(cfg, method_of(cfg), data, encoder), data.available, torch.Generator()
     x = torch.randn(clients, steps, BATCH, FEATURES)
     flat, w = x[:, 0].flatten(0, 1).contiguous(), W.repeat_interleave(BATCH, 0)
     rounds = iter(range(100_000))
@@ -108,7 +108,7 @@ def steady(rounds: int = 3000) -> None:
     cfg = Config(model=ModelConfig(embedding_dim=DIM), train=TrainConfig(rounds=rounds))
     W = F.normalize(torch.randn(100, DIM), dim=1)
     state = ServerState(0, {k: v.detach() for k, v in encoder.named_parameters()}, W)
-    run_clients, rng = make_runner(cfg, data, encoder), torch.Generator()
+    run_clients, rng = make_runner(cfg, method_of(cfg), data, encoder), torch.Generator()
     times, memory = [], []
     for part in range(6):
         started = time.perf_counter()

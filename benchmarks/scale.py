@@ -34,7 +34,7 @@ from fedaws.machine.memory import keep_freed_memory
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner
 from fedaws.runners.common import ClientData
-from fedaws.training.run import initial_state
+from fedaws.training.train import initial_state
 from fedaws.types import ServerState
 
 Times = dict[str, float]
@@ -82,7 +82,7 @@ def timed(times: Times, part: str) -> Iterator[None]:
 def client_parts(state: ServerState, data: FederatedData, cfg: Config, turns: int) -> tuple[Times, ServerState]:
     """The steps of `run_round` one by one, up to what the server does to W."""
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    run_clients, clients = make_runner(cfg, data, encoder), ClientData(cfg, data)
+    run_clients, clients = make_runner(cfg, method_of(cfg), data, encoder), ClientData(cfg, data)
     available, counts, times = data.available, data.num_examples, Times()
     for turn in range(turns):
         rng = torch.Generator().manual_seed(turn)
@@ -143,7 +143,7 @@ def whole_round(state: ServerState, data: FederatedData, cfg: Config, turns: int
     """A round in which rows are not centred."""
     cfg = cfg.override(["spread.every=1000000"])
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    run_clients, available, counts = make_runner(cfg, data, encoder), data.available, data.num_examples
+    run_clients, available, counts = make_runner(cfg, method_of(cfg), data, encoder), data.available, data.num_examples
     times = Times()
     for turn in range(1, turns + 1):
         rng, current = torch.Generator().manual_seed(turn), replace(state, round_num=turn)
@@ -156,7 +156,7 @@ def loop_over_clients(state: ServerState, data: FederatedData, cfg: Config, clie
     """Seconds a client in the serial runner, adding up its update included."""
     cfg = cfg.override(["train.runner=serial", f"clients.per_round={clients}"])
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    run_clients, rng = make_runner(cfg, data, encoder), torch.Generator().manual_seed(0)
+    run_clients, rng = make_runner(cfg, method_of(cfg), data, encoder), torch.Generator().manual_seed(0)
     cohort = algorithm.sample_clients(data.available, cfg.clients, rng, data.num_examples)
 
     def loop() -> None:

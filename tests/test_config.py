@@ -45,7 +45,7 @@ def test_any_configuration_survives_toml(rounds: int, lr: float, per_round: int 
 
 def test_the_written_toml_has_every_section() -> None:
     sections = {name for name, value in tomllib.loads(Config().to_toml()).items() if isinstance(value, dict)}
-    assert sections == {"data", "model", "clients", "server", "spread", "train"}
+    assert sections == {"data", "model", "clients", "server", "spread", "train", "options"}
 
 
 def test_a_configuration_is_frozen() -> None:
@@ -120,6 +120,40 @@ def test_overriding_leaves_the_original_alone(tiny: Config) -> None:
     assert tiny.seed == 0
 
 
+# --- options of a method --------------------------------------------------------------------------------------------
+
+
+def test_a_method_may_have_any_name_that_a_folder_may_have() -> None:
+    assert Config().override(["method=my-own"]).method == "my-own"
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("3", 3), ("0.5", 0.5), ("soft", "soft")])
+def test_an_option_may_be_a_truth_a_number_or_a_text(text: str, value: object) -> None:
+    option = Config().override([f"options.temperature={text}"]).options["temperature"]
+    assert option == value
+    assert type(option) is type(value)
+
+
+def test_options_come_back_from_toml_and_are_kept_beside_new_ones() -> None:
+    cfg = Config().override(["options.a=1"]).override(["options.b=x"])
+    assert cfg.options == {"a": 1, "b": "x"}
+    assert from_toml(cfg.to_toml(), "x") == cfg
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("options.a=nan", "options.a: got nan; wanted true or false or a valid integer or a finite number"),
+        ("options.a=[1]", "options.a: got [1]; wanted true or false or a valid integer or a valid number or a valid"),
+        ("options.A=1", "options.A: got 'A'; wanted a name of small letters, digits and _"),
+        ("options.a.b=1", "unknown key 'options.a.b'"),
+        ("options=1", "options is a table; set one of its keys, as in options.key="),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_line(setting: str, complaint: str) -> None:
+    assert override_refusal(setting).startswith(complaint)
+
+
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +183,7 @@ def test_overriding_leaves_the_original_alone(tiny: Config) -> None:
         ("spread.margin=3", ["spread.margin: got 3", "less than or equal to 2"]),
         ("clients.per_round=foo", ["clients.per_round: got 'foo'; wanted a valid integer or 'all'"]),
         ("spread.neighbors=0", ["spread.neighbors: got 0; wanted a number", "or 'auto' or 'all'"]),
-        ("method=fedsgd", ["method: got 'fedsgd'; wanted 'fedaws', 'positive-only'"]),
+        ("method=../fedaws", ["method: got '../fedaws'", "letters, digits"]),
         ("model.name=resnet", ["model.name: got 'resnet'; wanted 'mlp'"]),
         ("model.hidden=5", ["model.hidden: got 5; wanted a list"]),
         ("model.hidden=[5, 0]", ["model.hidden: got 0", "greater than or equal to 1"]),

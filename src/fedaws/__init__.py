@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from fedaws import core as core
     from fedaws import data as data
     from fedaws.config import Config as Config
+    from fedaws.core.method import Method as Method
+    from fedaws.core.method import Spread as Spread
     from fedaws.data import FederatedData as FederatedData
     from fedaws.data import from_arrays as from_arrays
     from fedaws.data import from_dataset as from_dataset
     from fedaws.data import from_sparse as from_sparse
     from fedaws.errors import FedawsError as FedawsError
-    from fedaws.training.run import Reporter as Reporter
+    from fedaws.evaluate import Model as Model
+    from fedaws.evaluate import TestSet as TestSet
+    from fedaws.experiments.compare import compare as compare
     from fedaws.training.run import Run as Run
     from fedaws.training.run import load as load
-    from fedaws.training.run import train as train
+    from fedaws.training.session import Reporter as Reporter
+    from fedaws.training.train import train as train
 
 __version__ = "0.1.0"
 
@@ -26,8 +31,13 @@ _HOMES = {
     "Config": "fedaws.config",
     "FedawsError": "fedaws.errors",
     "FederatedData": "fedaws.data",
-    "Reporter": "fedaws.training.run",
+    "Method": "fedaws.core.method",
+    "Model": "fedaws.evaluate",
+    "Reporter": "fedaws.training.session",
     "Run": "fedaws.training.run",
+    "Spread": "fedaws.core.method",
+    "TestSet": "fedaws.evaluate",
+    "compare": "fedaws.experiments.compare",
     "config": "fedaws",
     "core": "fedaws",
     "data": "fedaws",
@@ -35,7 +45,7 @@ _HOMES = {
     "from_dataset": "fedaws.data",
     "from_sparse": "fedaws.data",
     "load": "fedaws.training.run",
-    "train": "fedaws.training.run",
+    "train": "fedaws.training.train",
 }
 __all__ = [*_HOMES]  # noqa: PLE0604 - names, all of them
 

@@ -21,8 +21,14 @@ NonNegative = Annotated[float, Field(ge=0, le=1e9, strict=True, allow_inf_nan=Fa
 Fraction = Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)]
 Side = Annotated[int, Field(ge=4, strict=True)]  # of an image: a resnet halves it twice
 Name = Annotated[str, Field(pattern=r"^\w[\w .+-]*$", max_length=100)]  # it becomes part of a folder's name
+OptionName = Annotated[str, Field(pattern=r"^[a-z_]\w*$", max_length=100)]
+Option = (
+    Annotated[bool, Field(strict=True)]
+    | Annotated[int, Field(ge=-(10**9), le=10**9, strict=True)]
+    | Annotated[float, Field(ge=-1e9, le=1e9, strict=True, allow_inf_nan=False)]
+    | Annotated[str, Field(strict=True, max_length=1000)]
+)
 
-MethodName = Literal["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"]
 OptimizerName = Literal["sgd", "adagrad", "adam"]
 ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
 ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56"]
@@ -70,6 +76,8 @@ class ModelConfig(Section):
     residual: bool = False  # bag: add the features' mean to what the layers make of it
     norm: NormName = "weight"  # resnet: what stands in for BatchNorm (docs/results/recipe.md)
     normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
+    start: str | None = None  # a run folder or a .safetensors file with weights to start from
+    start_rows: Literal["random", "means"] = "random"  # W⁰; means: each class's mean embedding under the first θ
     crowding: NonNegative = 0.0  # so much of a class's mean cosine with its ten nearest is taken from its scores
 
 
@@ -128,6 +136,9 @@ class TrainConfig(Section):
     rounds: Count = 300
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     enroll: NonNegative = 0.0  # after the last round so much of the mean of a class's embeddings is added to its row
+    # then W anew from all clients' embeddings: by ridge regression, or as Gaussian classes with one covariance (lda)
+    last_step: Literal["none", "ridge", "lda"] = "none"
+    ridge: NonNegative = 1.0  # λ of that
     warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
     sizes: tuple[tuple[Fraction, Side], ...] = ()  # from this part of the rounds on, images of this size
     evaluate_every: Count = 25
@@ -143,13 +154,14 @@ class Config(Section):
 
     name: Name = "digits"
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    method: MethodName = "fedaws"
+    method: Name = "fedaws"  # one of `fedaws.core.methods`, or the name of one's own that is given in Python
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     clients: ClientsConfig = ClientsConfig()
     server: ServerConfig = ServerConfig()
     spread: SpreadConfig = SpreadConfig()
     train: TrainConfig = TrainConfig()
+    options: dict[OptionName, Option] = Field(default_factory=dict)  # settings that only the chosen method has
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -164,6 +176,11 @@ class Config(Section):
             raise ValueError(
                 f"model.crowding={self.model.crowding:g}, train.enroll={self.train.enroll:g} need unit rows and "
                 "embeddings; set model.normalize=true"
+            )
+        if self.train.enroll and self.train.last_step != "none":
+            raise ValueError(
+                f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
+                "set one of them"
             )
         all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
         if all_pairs and spread.candidates != "all":
@@ -258,16 +275,19 @@ def presets() -> list[str]:
 
 def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
     *tables, key = dotted.split(".")
+    if tables == ["options"]:  # an open table: the method knows its keys
+        tree["options"][key] = value
+        return
     node = tree
     for depth, table in enumerate(tables):
         child = node.get(table)
-        if not isinstance(child, dict):
+        if not isinstance(child, dict) or table == "options":
             raise FedawsError(_unknown(dotted, dotted.split(".")[: depth + 1]))
         node = child
     if key not in node:
         raise FedawsError(_unknown(dotted, dotted.split(".")))
     if isinstance(node[key], dict):
-        raise FedawsError(f"{dotted} is a table; set one of its keys, as in {dotted}.{next(iter(node[key]))}=…")
+        raise FedawsError(f"{dotted} is a table; set one of its keys, as in {dotted}.{next(iter(node[key]), 'key')}=…")
     section = _sections()[tables[0]] if tables else Config
     is_a_choice = "none" in get_args(section.model_fields[key].annotation)  # and not the absence of one
     node[key] = "none" if value is None and is_a_choice else value
@@ -293,14 +313,14 @@ def _one_line(error: ValidationError) -> str:
 
 def _key(error: ErrorDetails) -> str:
     """The dotted key, without what pydantic adds for the members of a union or a list."""
-    depth = 2 if error["loc"] and error["loc"][0] in _sections() else 1
+    depth = 2 if error["loc"] and error["loc"][0] in (*_sections(), "options") else 1
     return ".".join(map(str, error["loc"][:depth]))
 
 
 def _wanted(error: ErrorDetails) -> str:
     text = error["msg"].removeprefix("Input should be ")
     match error["type"]:
-        case "model_type":
+        case "model_type" | "dict_type":
             return "a table"
         case "bool_parsing" | "bool_type":
             return "true or false"
@@ -309,7 +329,8 @@ def _wanted(error: ErrorDetails) -> str:
         case "missing" | "too_long":  # only `train.sizes` has tuples of a given length
             return "pairs [start, size]"
         case "string_pattern_mismatch":
-            return "letters, digits, spaces and _ . + -"
+            of_option = error["loc"][0] == "options"
+            return "a name of small letters, digits and _" if of_option else "letters, digits, spaces and _ . + -"
         case _:
             return f"a number {text}" if text.startswith(("greater", "less")) else text
 

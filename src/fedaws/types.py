@@ -3,25 +3,18 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
-
-CLASS_MATRIX = "<W>"
-"""Name (which no module can have) of W among the shared parameters of the oracles, whose clients see all of it."""
-
-
-AVERAGE = "average"
-"""The slot of the exponential average of θ."""
-NEIGHBORS = "neighbors"
-"""The slot of the neighbours of each class that mining has found so far."""
-ROW_SQUARES = "row_squares"
-"""The slot of the tables' row-wise Adagrad: a number for each row."""
+Memory = dict[str, Tensor]
+"""What one owner (an optimiser, a way of spreading, …) keeps between two rounds, under names of its own. Whole numbers
+in it are ids of classes, −1 for none."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything the server keeps between two rounds.
+    """Everything the server keeps between two rounds; each memory belongs to one owner and to nobody else.
 
     `class_of[i]` is the class of client i; None means that client i *is* class i, as in the paper's notation.
     """
@@ -30,13 +23,19 @@ class ServerState:
     theta: Params
     W: Tensor  # [C, d]
     class_of: Tensor | None = None  # [clients]
-    slots: dict[str, Params] = field(default_factory=dict)  # the server optimiser's memory
+    optimizer: Memory = field(default_factory=dict)  # of the server's optimiser of θ; empty before its first step
+    row_optimizer: Memory = field(default_factory=dict)  # of its optimiser of W, where clients train all of W
+    tables: Memory = field(default_factory=dict)  # of the optimiser of embedding tables
+    spread: Memory = field(default_factory=dict)  # of the method's way of spreading
+    weighting: Memory = field(default_factory=dict)  # of the method's weights of clients
+    average: Params = field(default_factory=dict)  # the exponential average of θ, if there is one
+    bias: Tensor | None = None  # [C] added to the classes' scores, after a last step that gives one
     loss: float = float("nan")  # the last cohort's mean loss
 
     @property
     def averaged(self) -> Params:
-        """The θ to evaluate and keep: the server's running average, if it keeps one."""
-        return self.slots.get(AVERAGE, self.theta)
+        """The θ to evaluate and keep: the server's running average, of whatever it averages."""
+        return self.theta | self.average
 
     def classes(self, cohort: Tensor) -> Tensor:
         """The classes of these clients, [m]."""
@@ -51,7 +50,9 @@ class Broadcast:
     theta: Params
     W: Tensor  # [m, d], row j belongs to client cohort[j] alone
     round_num: int = 0
-    classes: Tensor | None = None  # an oracle's sample: whose rows of W are sent beside θ; None: everybody's, or none
+    shared: Tensor | None = None  # [C or S, d] an oracle's: all rows, or those of `classes`, which everybody gets
+    classes: Tensor | None = None  # [S] whose rows are shared; None: everybody's, or none
+    weights: Tensor | None = None  # [m] the server's weights of the clients; None: their own n_i, or 1
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,34 @@ class Update:
     W: Tensor  # [m, d]
     weights: Tensor  # [m] n_i, or 1
     loss: Tensor  # [m] mean local loss
+    shared: Tensor | None = None  # the weighted mean change of the shared rows, where there are any
 
 
 RunClients = Callable[[Broadcast], Iterable[Update]]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What all clients can tell of their embeddings, added up: of each class the number and the sum of its unit
+    embeddings, and of all together the second moment.
+    """
+
+    counts: Tensor  # [C]
+    sums: Tensor  # [C, d]
+    gram: Tensor | None = None  # [d, d] Σ z zᵀ
+
+
+AskSums = Callable[[Params, bool], Sums]
+"""(θ, whether the second moment is wanted) → what the clients tell; asked of all of them, once."""
+
+
+@dataclass(frozen=True)
+class ClassFacts:
+    """What the server may know of the classes beside their embeddings; None: nothing of that kind."""
+
+    features: Tensor | None = None  # [C, f]
+    cooccurrence: Tensor | None = None  # sparse [C, C]: how many training examples have both labels
+
+    def to(self, device: torch.device) -> "ClassFacts":
+        """The same facts on a device."""
+        return ClassFacts(*(None if t is None else t.to(device) for t in (self.features, self.cooccurrence)))

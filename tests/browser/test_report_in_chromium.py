@@ -11,7 +11,7 @@ from devtools import Tab, chromium
 from fedaws import Config, Reporter, config, train
 from fedaws.experiments.compare import compare
 from fedaws.report.page import write_report
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 
 pytestmark = pytest.mark.browser
 QUIET = Reporter(on_warning=lambda message: None)

@@ -55,7 +55,7 @@ def config(method: str = "fedaws", **sections: object) -> Config:
 
 
 def run(state: ServerState, data: FederatedData, encoder: nn.Module, cfg: Config, rounds: int) -> ServerState:
-    clients = make_runner(cfg, data, encoder)
+    clients = make_runner(cfg, method_of(cfg), data, encoder)
     for t in range(rounds):
         state = run_round(state, data.available, clients, cfg, rng(t), data.num_examples)
     return state
@@ -92,7 +92,7 @@ def test_a_clients_update_does_not_depend_on_the_others(runner: str) -> None:
     strange = replace(data, x=torch.where((data.y == 2)[:, None], data.x, 9.0))
     strange_state = replace(state, W=torch.where(torch.arange(5)[:, None] == 2, state.W, -state.W))
     cohort = torch.tensor([2])
-    (mine,) = make_runner(cfg, data, encoder)(broadcast(state, cohort))
+    (mine,) = make_runner(cfg, method_of(cfg), data, encoder)(broadcast(state, cohort))
     (same,) = make_runner(cfg, strange, encoder)(broadcast(strange_state, cohort))
     assert torch.equal(mine.W, same.W)
     assert all(torch.equal(mine.delta[k], same.delta[k]) for k in mine.delta)
@@ -287,7 +287,7 @@ def test_a_class_without_data_keeps_an_untrained_row() -> None:
 
     def recording(sent: Broadcast) -> Iterator[Update]:
         asked.extend(sent.cohort.tolist())
-        yield from make_runner(cfg, data, encoder)(sent)
+        yield from make_runner(cfg, method_of(cfg), data, encoder)(sent)
 
     cfg = config("positive-only")
     for t in range(5):

@@ -47,7 +47,7 @@ def train(
     cfg: Config, data: FederatedData, rounds: int = 15, dense: bool = False, in_place: bool = False
 ) -> ServerState:
     state, encoder = start(cfg, data)
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     run_clients = densely(run_clients) if dense else run_clients
     for t in range(rounds):
         state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples, in_place)
@@ -98,7 +98,7 @@ def test_a_round_keeps_the_old_state_unless_it_may_take_it_over() -> None:
     cfg, data = config(), make_data()
     state, encoder = start(cfg, data)
     before = state.theta["table"].clone()
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     for _ in range(2):
         kept = run_round(state, data.available, run_clients, cfg, rng(0))
     assert state.theta["table"].equal(before)
@@ -110,7 +110,7 @@ def test_a_round_keeps_the_old_state_unless_it_may_take_it_over() -> None:
 def test_rows_that_no_example_of_the_cohort_has_do_not_move() -> None:
     cfg, data = config("clients.per_round=1", "clients.examples_per_step=1"), make_data()
     state, encoder = start(cfg, data)
-    after = run_round(state, data.available, make_runner(cfg, data, encoder), cfg, rng(0))
+    after = run_round(state, data.available, make_runner(cfg, method_of(cfg), data, encoder), cfg, rng(0))
     moved = (after.theta["table"] != state.theta["table"]).any(1).nonzero().flatten().tolist()
     examples = [set(data.x[i : i + 1].indices.tolist()) for i in range(len(data.x))]
     assert set(moved) in examples
@@ -181,7 +181,7 @@ def test_a_schedule_scales_the_tables_step() -> None:
     data = make_data()
     cfg = config("train.schedule=linear", "train.rounds=4", "server.table_lr=0.2", "model.hidden=[]")
     state, encoder = start(cfg, data)
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     for factor in (1.0, 0.75, 0.5, 0.25):
         after = run_round(replace(state, slots={}), data.available, run_clients, cfg, rng(0))
         lengths = (after.theta["table"] - state.theta["table"]).norm(dim=1)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from fedaws.core.enroll import enroll
+from fedaws.runners.means import embedding_sums
 
 import fedaws
 from fedaws import Config
-from fedaws.core.enroll import enroll
-from fedaws.runners.means import embedding_sums
-from fedaws.training.run import Interrupted, Reporter
+from fedaws.training.session import Interrupted, Reporter
 from helpers import refusal
 
 

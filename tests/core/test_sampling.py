@@ -119,7 +119,7 @@ def train(model: str, rounds: int, *settings: str, method: str = "softmax") -> S
     data, encoder = make_data(), build_encoder(cfg.model, (10,), seed=0)
     W = F.normalize(torch.randn(8, 5, generator=rng(1)), dim=1)
     state = ServerState(0, {k: v.detach().clone() for k, v in encoder.named_parameters()}, W, data.class_of)
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     for t in range(rounds):
         state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples, in_place=True)
     return state
@@ -153,7 +153,7 @@ def test_only_the_rows_that_were_sent_move() -> None:
     encoder = build_encoder(cfg.model, (10,), seed=0)
     W = F.normalize(torch.randn(8, cfg.model.embedding_dim, generator=rng(1)), dim=1)
     state = ServerState(0, {k: v.detach().clone() for k, v in encoder.named_parameters()}, W.clone(), data.class_of)
-    inner, sent = make_runner(cfg, data, encoder), list[Broadcast]()
+    inner, sent = make_runner(cfg, method_of(cfg), data, encoder), list[Broadcast]()
 
     def noting(broadcast: Broadcast) -> list[Update]:
         sent.append(broadcast)

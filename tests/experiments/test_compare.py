@@ -8,7 +8,7 @@ import pytest
 import fedaws
 from fedaws import Config, FedawsError, Reporter
 from fedaws.experiments.compare import compare, parse_methods, summarize
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 
 
 class Watch:

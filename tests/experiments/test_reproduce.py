@@ -18,7 +18,7 @@ from fedaws.experiments.reproduce import Job, configured, plan, reproduce
 from fedaws.experiments.results import collect, merge, read_results, update
 from fedaws.experiments.sleec.settings import SleecConfig
 from fedaws.record.folder import RunFolder
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 from helpers import refusal
 
 Cli = Callable[..., Any]

@@ -83,7 +83,7 @@ def finish(running: Cluster, run_id: str, folder: RunFolder) -> None:
 def test_a_run_over_tls_gives_the_model_of_fedaws_train(running: Cluster, made: Trial) -> None:
     folder = RunFolder(made.place.run)
     finish(running, running.submit(**PATIENT), folder)
-    theta, W, _ = folder.load_model()
+    theta, W, *_ = folder.load_model()
     serial = fedaws.train(made.data(), config=made.config.override(["train.runner=serial"]))  # what a node runs
     torch.testing.assert_close(W, serial.W, atol=1e-6, rtol=0)
     for name, tensor in theta.items():

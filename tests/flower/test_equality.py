@@ -21,7 +21,7 @@ from inprocess_grid import InProcessGrid, Node
 
 
 def assert_same_model(trial: Trial, reference: fedaws.Run) -> None:
-    theta, W, facts = RunFolder(trial.place.run).load_model()
+    theta, W, facts, _ = RunFolder(trial.place.run).load_model()
     assert facts.round == trial.config.train.rounds
     torch.testing.assert_close(W, reference.W, atol=1e-5, rtol=1e-4)
     for name, tensor in theta.items():

@@ -58,7 +58,7 @@ def test_a_killed_run_goes_on_at_its_round_and_ends_with_the_same_bits(trial: Ca
     whole = RunFolder(made.place.run).load_model()
     made.settings["folder"] = str(made.place.root / "undisturbed")
     made.serve()
-    theta, W, _ = RunFolder(made.place.root / "undisturbed").load_model()
+    theta, W, *_ = RunFolder(made.place.root / "undisturbed").load_model()
     assert torch.equal(W, whole[1])
     assert all(torch.equal(theta[name], whole[0][name]) for name in theta)
 
@@ -174,7 +174,7 @@ def test_a_node_of_a_new_class_joins_and_the_run_can_be_resumed(trial: Callable[
         made.serve()
     made.node(3).deliver = lambda message, honest: honest(message)
     made.serve()
-    _, W, _ = RunFolder(made.place.run).load_model()
+    _, W, *_ = RunFolder(made.place.run).load_model()
     assert len(W) == 5
     assert len(made.nodes[104].received) > 0
     assert made.remembered()["joined"] == [0, 1, 2, 3, 4]

@@ -9,10 +9,10 @@ from flwr.app import Message
 
 from fedaws import Config
 from fedaws.core.algorithm import broadcast
+from fedaws.core.start import random_rows
 from fedaws.flower import strategy as strategy_module
 from fedaws.flower import wire
 from fedaws.flower.strategy import FedAwS, first_rows
-from fedaws.training.run import initial_rows
 from fedaws.types import Broadcast, ServerState
 from flower_trial import Trial, as_told
 from inprocess_grid import Node
@@ -53,7 +53,7 @@ def test_what_a_node_is_told_does_not_give_it_the_first_rows(trial: Callable[...
     messages: list[Message] = []
     made.node(0).deliver = lambda message, honest: (messages.append(message), honest(message))[1]  # type: ignore[func-returns-value]
     made.serve()
-    guessed = initial_rows(wire.read_order(messages[0].content).config, 4)
+    guessed = random_rows(wire.read_order(messages[0].content).config, 4)
     assert not torch.isclose(guessed, seen[0], atol=1e-3).all(1).any()
 
 
@@ -70,7 +70,7 @@ def test_without_secret_rows_the_first_rows_are_those_of_the_seed(
 ) -> None:
     made, seen = trial(4), rows_of_the_run(monkeypatch)
     made.serve()
-    assert torch.equal(seen[0], initial_rows(made.config, 4))
+    assert torch.equal(seen[0], random_rows(made.config, 4))
 
 
 def test_secret_rows_differ_from_run_to_run_and_are_spread_over_the_sphere() -> None:

@@ -68,7 +68,7 @@ def test_local_statistics_are_those_of_a_clients_own_batch() -> None:
     encoder = by_batch_statistics(build_encoder(cfg.model, (3, 8, 8), cfg.seed).eval())
     plan = fedaws.runners.common.ClientData(cfg, data)
     x = plan.examples(plan.draw(torch.tensor([1]), 0)).x[0, 0]
-    W = fedaws.training.run.initial_state(cfg, data, encoder).W
+    W = fedaws.training.train.initial_state(cfg, data, encoder).W
     w = W[1].clone().requires_grad_()
     loss = (0.9 - F.normalize(encoder(x), dim=1) @ w).clamp_min(0).square().mean()
     (gradient,) = torch.autograd.grad(loss, w)

@@ -183,7 +183,7 @@ def test_a_run_is_finished_once_its_model_is_there(folder: RunFolder) -> None:
 
 def test_the_model_holds_what_it_is_given_and_its_facts(folder: RunFolder) -> None:
     folder.save_model(state(3).theta, state(3).W, FACTS)
-    theta, W, facts = folder.load_model()
+    theta, W, facts, _ = folder.load_model()
     assert set(theta) == {"a", "b"}
     assert W.equal(torch.eye(4, 3) * 4)
     assert facts.example_shape == (2,)

@@ -11,7 +11,7 @@ from fedaws import Config, Reporter
 from fedaws.record.files import read_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.record.trace import trace_rounds, traced_classes
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 
 
 def test_few_rounds_are_all_kept() -> None:
@@ -72,7 +72,7 @@ def test_the_time_of_a_round_adds_up_over_sittings(tiny: Config, tmp_path: Path)
 
 
 def test_rows_that_are_not_finite_are_not_kept(tiny: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaws.training.run.initial_rows", lambda cfg, classes: torch.full((classes, 5), torch.nan))
+    monkeypatch.setattr("fedaws.training.train.random_rows", lambda cfg, classes: torch.full((classes, 5), torch.nan))
     with pytest.raises(fedaws.FedawsError):
         fedaws.train(config=tiny, folder=tmp_path)
     assert RunFolder(tmp_path).traces() == []

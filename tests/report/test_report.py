@@ -20,7 +20,7 @@ from fedaws.record.folder import RunFolder
 from fedaws.report.collect import collect, find_runs, grouped
 from fedaws.report.geometry import cosines
 from fedaws.report.page import make_page, write_report
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 
 Cli = Callable[..., Any]
 VOID = {"meta", "link", "img", "input", "br", "line", "circle", "rect", "path", "polyline", "polygon"}

@@ -19,7 +19,7 @@ from fedaws.models import build_encoder
 from fedaws.runners import make_runner
 from fedaws.runners.common import even_blocks
 from fedaws.runners.pooled import _CACHE, _block_count, bytes_per_example
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 from fedaws.types import ServerState
 
 ROUNDS = 3
@@ -67,7 +67,7 @@ def trained(cfg: Config, threads: int = 1, rounds: int = ROUNDS, dtype: torch.dt
     encoder = build_encoder(cfg.model, data.x.shape[1:], seed=0).to(dtype)
     W = F.normalize(torch.randn(data.num_classes, cfg.model.embedding_dim, generator=rng(1)), dim=1).to(dtype)
     state = ServerState(0, {k: v.detach().clone() for k, v in encoder.named_parameters()}, W, data.class_of)
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     for t in range(rounds):
         state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples)
     return state
@@ -240,9 +240,9 @@ def test_a_larger_image_takes_more_memory() -> None:
 def blocks_of(cfg: Config, data: FederatedData, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Clients in each block of a first round with all of them, if the cache were of 10 kB."""
     monkeypatch.setattr("fedaws.runners.pooled._CACHE", 10_000)
-    state = fedaws.training.run.initial_state(cfg, data, encoder)
+    state = fedaws.training.train.initial_state(cfg, data, encoder)
     sizes: list[int] = []
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
 
     def watched(sent: fedaws.types.Broadcast) -> Iterator[fedaws.types.Update]:
         for update in run_clients(sent):

@@ -28,7 +28,7 @@ def make_data(classes_per_client: int = 1, image: bool = False) -> FederatedData
 def train(data: FederatedData, encoder: nn.Module, cfg: Config, rounds: int) -> ServerState:
     W = F.normalize(torch.randn(data.num_classes, cfg.model.embedding_dim, generator=rng(1)), dim=1)
     state = ServerState(0, {k: v.detach().clone() for k, v in encoder.named_parameters()}, W, data.class_of)
-    run_clients = make_runner(cfg, data, encoder)
+    run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     for t in range(rounds):
         state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples)
     return state
@@ -108,7 +108,7 @@ def test_a_local_step_is_the_papers_line_7() -> None:
     cfg = Config(method="positive-only", clients=ClientsConfig(lr=0.5), model=ModelConfig(embedding_dim=2))
     state = ServerState(0, {"weight": torch.eye(2)}, torch.tensor([[0.6, 0.8], [0.6, 0.8]]))
     cfg = Config.model_validate(cfg.model_dump() | {"train": TrainConfig(runner="serial", schedule="constant")})
-    after = run_round(state, torch.tensor([0]), make_runner(cfg, data, encoder), cfg, rng())
+    after = run_round(state, torch.tensor([0]), make_runner(cfg, method_of(cfg), data, encoder), cfg, rng())
     # g = (1, 0), s = 0.6, loss (0.9 − 0.6)² = 0.09, dloss/ds = −0.6, so w moves by +0.5·0.6·g = (0.3, 0).
     assert after.loss == pytest.approx(0.09)
     torch.testing.assert_close(after.W[0], F.normalize(torch.tensor([0.9, 0.8]), dim=0))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedaws
-from fedaws.training.run import Interrupted, Reporter
+from fedaws.training.session import Interrupted, Reporter
 
 SETTINGS = [
     "data.name=synthetic",

@@ -22,7 +22,8 @@ from fedaws import Config, FederatedData, Reporter, Run
 from fedaws.data import load_data
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
-from fedaws.training.run import Interrupted, initial_state
+from fedaws.training.session import Interrupted
+from fedaws.training.train import initial_state
 from fedaws.types import ServerState
 from helpers import refusal
 

@@ -10,7 +10,7 @@ import torch
 import fedaws
 from fedaws import Config, Reporter
 from fedaws.sparse import SparseRows
-from fedaws.training.run import Interrupted
+from fedaws.training.session import Interrupted
 from helpers import refusal
 
 SETTINGS = """\

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from fedaws.core.methods import METHODS
+from fedaws.core.methods import role_of
 from fedaws.experiments.compare import Histories, summarize
 from fedaws.experiments.markdown import COLUMNS, Results, result_lines
 from fedaws.record.journal import Metrics
-from fedaws.training.run import Reporter
+from fedaws.training.session import Reporter
 
 out = Console()
 err = Console(stderr=True)
@@ -165,7 +165,7 @@ def comparison_table(histories: Histories, title: str) -> Table:
     for method, measures in summarize(histories).items():
         shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
         cells = [_mean_and_spread(measures[name], factor, form, seeds) for name, factor, form in shown]
-        table.add_row(method, METHODS[method].role, *cells)
+        table.add_row(method, role_of(method), *cells)
     return table
 
 

@@ -27,7 +27,9 @@ from fedaws.experiments.results import read_results, update
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.report.page import write_report
-from fedaws.training.run import Interrupted, Reporter, load, train
+from fedaws.training.run import load
+from fedaws.training.session import Interrupted, Reporter
+from fedaws.training.train import train
 
 app = typer.Typer(
     name="fedaws",

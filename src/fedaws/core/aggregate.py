@@ -17,6 +17,9 @@ class Aggregate(NamedTuple):
     classes: Tensor  # [u] the classes that were heard from, sorted
     rows: Tensor  # [u, d] their new rows
     loss: float  # Σ ω_i loss_i
+    shared: Tensor | None  # the same mean of the changes of the shared rows, if there are any
+    losses: Tensor  # [m] of the clients one by one,
+    cohort: Tensor  # [m] who are these
 
 
 def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
@@ -29,8 +32,9 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
     nothing, and its row is not in the result.
     """
     total, delta, loss = 0.0, Params(), 0.0
+    shared: Tensor | None = None
     tables: dict[str, list[tuple[float, Tensor]]] = {}
-    cohorts, rows, weights = [], [], []
+    cohorts, rows, weights, losses = [], [], [], []
     for update in updates:
         weight = float(update.weights.sum())
         total += weight
@@ -39,15 +43,24 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
             if change.is_sparse:  # other rows in every block: added up once, at the end
                 tables.setdefault(name, []).append((weight, change))
             else:
-                delta[name] = delta[name].lerp(change, weight / total) if name in delta else change
+                delta[name] = _mean_so_far(delta.get(name), change, weight / total)
+        if update.shared is not None:
+            shared = _mean_so_far(shared, update.shared, weight / total)
         cohorts.append(update.cohort)
         rows.append(update.W)
         weights.append(update.weights)
+        losses.append(update.loss)
     if not cohorts:
-        return Aggregate({}, torch.empty(0, dtype=torch.int64, device=state.W.device), state.W[:0], float("nan"))
+        nobody = torch.empty(0, dtype=torch.int64, device=state.W.device)
+        return Aggregate({}, nobody, state.W[:0], float("nan"), None, state.W.new_empty(0), nobody)
     delta |= {name: mean_rows(parts, total) for name, parts in tables.items()}
-    classes, class_rows = _rows_by_class(state.classes(torch.cat(cohorts)), torch.cat(rows), torch.cat(weights))
-    return Aggregate(delta, classes, class_rows, loss / total)
+    cohort = torch.cat(cohorts)
+    classes, class_rows = _rows_by_class(state.classes(cohort), torch.cat(rows), torch.cat(weights))
+    return Aggregate(delta, classes, class_rows, loss / total, shared, torch.cat(losses), cohort)
+
+
+def _mean_so_far(mean: Tensor | None, change: Tensor, share: float) -> Tensor:
+    return change if mean is None else mean.lerp(change, share)
 
 
 def _rows_by_class(classes: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

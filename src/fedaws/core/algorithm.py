@@ -5,22 +5,23 @@ Everything that is simulated or deployed goes through these functions; only `run
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.config import ClientsConfig, Config
-from fedaws.core.aggregate import aggregate
-from fedaws.core.embedding_tables import step_tables
+from fedaws.core.aggregate import Aggregate, aggregate
+from fedaws.core.embedding_tables import step_table_
+from fedaws.core.method import Method, When
 from fedaws.core.methods import method_of
-from fedaws.core.moments import due
-from fedaws.core.optimizers import is_matrix, optimizer_step
-from fedaws.core.sampling import as_rows_of_all, sample_classes
+from fedaws.core.optimizers import is_matrix
+from fedaws.core.sampling import sample_classes, sampled_change
 from fedaws.core.schedule import schedule
-from fedaws.core.spreadout import no_neighbors_yet, spread_
+from fedaws.core.start import server_optimizer
 from fedaws.errors import FedawsError
-from fedaws.types import AVERAGE, CLASS_MATRIX, NEIGHBORS, Broadcast, Params, RunClients, ServerState, Update
+from fedaws.types import Broadcast, Memory, Params, RunClients, ServerState, Update
 
 
 def run_round(
@@ -31,15 +32,22 @@ def run_round(
     rng: torch.Generator,
     num_examples: Tensor | None = None,
     in_place: bool = False,
+    method: Method | None = None,
 ) -> ServerState:
-    """One round. `available` are the ids of the clients that can take part."""
+    """One round. `available` are the ids of the clients that can take part; `method` is by default the configured one.
+
+    `in_place` lets the new state take over the old one's W, tables and memories, too large to be copied every round.
+    """
+    method = method or method_of(cfg)
     cohort = sample_clients(available, cfg.clients, rng, num_examples)
-    all_rows, count = method_of(cfg).rows == "all", cfg.clients.sampled_classes
-    if all_rows and count is not None:
-        classes = sample_classes(state.classes(cohort), count, len(state.W), rng)
-        updates = run_clients(broadcast(state, cohort, classes=classes))
-        return finish_round(state, as_rows_of_all(updates, classes, len(state.W)), cfg, rng, in_place)
-    return finish_round(state, run_clients(broadcast(state, cohort, all_rows)), cfg, rng, in_place)
+    classes = None
+    if method.rows == "all" and cfg.clients.sampled_classes is not None:
+        classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
+    sent = broadcast(state, cohort, method.rows == "all", classes)
+    if method.weighting:
+        sent = replace(sent, weights=method.weighting.weights(state.weighting, state.classes(cohort)))
+    finish = finish_round_ if in_place else finish_round
+    return finish(state, run_clients(sent), cfg, rng, method, classes)
 
 
 def sample_clients(
@@ -63,76 +71,109 @@ def sample_clients(
 
 def broadcast(state: ServerState, cohort: Tensor, all_rows: bool = False, classes: Tensor | None = None) -> Broadcast:
     """θ^t and the cohort's own rows, copied: never W. Only an oracle's clients get `all_rows`, or those of a sample of
-    the `classes`, beside θ.
+    the `classes`, beside them.
     """
-    theta = state.theta
-    if all_rows or classes is not None:
-        theta = {**theta, CLASS_MATRIX: state.W if classes is None else state.W.index_select(0, classes)}
-    return Broadcast(cohort, theta, state.W.index_select(0, state.classes(cohort)), state.round_num, classes)
+    shared = None if not all_rows else state.W if classes is None else state.W.index_select(0, classes)
+    own = state.W.index_select(0, state.classes(cohort))
+    return Broadcast(cohort, state.theta, own, state.round_num, shared, classes)
 
 
 def finish_round(
-    state: ServerState, updates: Iterable[Update], cfg: Config, rng: torch.Generator, in_place: bool = False
+    state: ServerState,
+    updates: Iterable[Update],
+    cfg: Config,
+    rng: torch.Generator,
+    method: Method | None = None,
+    classes: Tensor | None = None,
 ) -> ServerState:
-    """Lines 11–14: average θ, put the rows together, spread them.
+    """Lines 11–14: average θ, put the rows together, spread them. `classes` are an oracle's sample, if it has one."""
+    return finish_round_(_copied(state), updates, cfg, rng, method, classes)
 
-    `in_place` lets the new state take over the old one's W and tables, too large to be copied every round.
-    """
-    method, factor = method_of(cfg), schedule(cfg.train, state.round_num)
+
+def finish_round_(
+    state: ServerState,
+    updates: Iterable[Update],
+    cfg: Config,
+    rng: torch.Generator,
+    method: Method | None = None,
+    classes: Tensor | None = None,
+) -> ServerState:
+    """The same, with the old state's W, tables and memories changed in place."""
+    method, factor = method or method_of(cfg), schedule(cfg.train, state.round_num)
     total = aggregate(state, updates)
-    theta, W, slots = _server_step(state, total.delta, cfg, factor, in_place)
-    if cfg.server.average:
-        slots = slots | {AVERAGE: _averaged(state, theta, cfg.server.average)}
-    W = W if in_place or W is not state.W else W.clone()
-    if method.rows == "own" and len(total.classes):
+    state = replace(_step_theta(state, total.delta, cfg, method, factor), loss=total.loss)
+    if total.shared is not None:
+        state = _step_all_rows(state, total.shared, classes, cfg, method, factor)
+    W = state.W
+    if method.trains_own_row and len(total.classes):
         W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
     if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
-        all_rows = due(cfg.spread.every, state.round_num, len(W), cfg.clients.per_round)
-        known = _known_neighbors(state, cfg, in_place)
-        slots = slots if known is None else slots | {NEIGHBORS: {"ids": known}}
-        spread_(W, total.classes, cfg.spread, factor * cfg.class_lr, rng, factor, cfg.model.normalize, all_rows, known)
-    return replace(state, round_num=state.round_num + 1, theta=theta, W=W, slots=slots, loss=total.loss)
+        when = When(state.round_num, factor * cfg.class_lr, factor)
+        memory = state.spread or method.spread.init(W)
+        state = replace(state, spread=method.spread.step(W, total.classes, when, rng, memory))
+    if method.weighting and len(total.cohort):
+        state = replace(state, weighting=_learnt_weights(state, total, method))
+    return replace(state, round_num=state.round_num + 1)
 
 
-def _server_step(
-    state: ServerState, delta: Params, cfg: Config, factor: float, in_place: bool
-) -> tuple[Params, Tensor, dict[str, Params]]:
-    """The server's optimiser on the averaged delta, and the decay of its matrices; tables have their own.
+def _copied(state: ServerState) -> ServerState:
+    """The state with storage of its own for all that a round may change in place."""
+    mappings = ("theta", "optimizer", "row_optimizer", "tables", "spread", "weighting")
+    copies: dict[str, Any] = {name: {k: v.clone() for k, v in getattr(state, name).items()} for name in mappings}
+    return replace(state, W=state.W.clone(), **copies)
+
+
+def _step_theta(state: ServerState, delta: Params, cfg: Config, method: Method, factor: float) -> ServerState:
+    """The server's optimiser on the averaged delta, and the decay of θ's matrices; tables have their own optimiser.
 
     The optimiser sees delta / factor and its step is multiplied by the factor, which is what a learning-rate schedule
     does to any optimiser; for plain averaging the two cancel.
     """
     if not delta:
-        return state.theta, state.W, state.slots
-    direction = {k: d if factor == 1 else d / factor for k, d in delta.items() if not d.is_sparse}
-    step, slots = optimizer_step(
-        cfg.server.optimizer, direction, state.slots, cfg.server.lr * factor, cfg.server.momentum
-    )
-    tables, memory = step_tables(state, delta, cfg.server, factor, in_place)
-    kept = 1 - cfg.server.weight_decay * cfg.server.lr * factor
-    theta = {k: v * kept if kept < 1 and is_matrix(v) else v for k, v in state.theta.items() if k not in tables}
-    theta = {k: tables[k] if k in tables else theta[k] + step[k] for k in state.theta}
-    slots = slots | memory if memory else slots
-    if method_of(cfg).rows != "all":
-        return theta, state.W, slots
-    if CLASS_MATRIX in tables:  # the rows of a sample
-        W, rows = tables[CLASS_MATRIX], delta[CLASS_MATRIX].indices()[0]
-        if cfg.model.normalize:
-            W.index_copy_(0, rows, F.normalize(W.index_select(0, rows), dim=1))
-        return theta, W, slots
-    W = state.W + step[CLASS_MATRIX]
-    return theta, F.normalize(W, dim=1) if cfg.model.normalize else W, slots
+        return state
+    server, lr = server_optimizer(cfg, method), cfg.server.lr * factor
+    dense = {k: state.theta[k] for k, d in delta.items() if not d.is_sparse}
+    direction = {k: delta[k] if factor == 1 else delta[k] / factor for k in dense}
+    step, optimizer = server.step(dense, direction, state.optimizer or server.init(dense), lr)
+    kept = 1 - cfg.server.weight_decay * lr
+    theta = {k: (v * kept if kept < 1 and is_matrix(v) else v) + step[k] for k, v in dense.items()}
+    tables = dict(state.tables)
+    for name in delta.keys() - dense.keys():
+        theta[name] = step_table_(name, state.theta[name], delta[name], tables, cfg.server, factor)
+    theta = {k: theta[k] for k in state.theta}
+    average = _averaged(state, {k: theta[k] for k in dense}, cfg.server.average)
+    return replace(state, theta=theta, optimizer=optimizer, tables=tables, average=average)
 
 
-def _known_neighbors(state: ServerState, cfg: Config, in_place: bool) -> Tensor | None:
-    """The classes' neighbours as far as they were found, if they are to be remembered; to be written to."""
-    if NEIGHBORS not in state.slots:
-        return no_neighbors_yet(cfg.spread, state.W)
-    known = state.slots[NEIGHBORS]["ids"]
-    return known if in_place else known.clone()
+def _step_all_rows(
+    state: ServerState, shared: Tensor, classes: Tensor | None, cfg: Config, method: Method, factor: float
+) -> ServerState:
+    """The server's optimiser on W, which an oracle's clients all train; of a sample only the rows sent are moved."""
+    memory = dict(state.row_optimizer)
+    if classes is None:
+        server = server_optimizer(cfg, method)
+        direction = {"W": shared if factor == 1 else shared / factor}
+        step, memory = server.step({"W": state.W}, direction, memory or server.init(direction), cfg.server.lr * factor)
+        W = state.W + step["W"]
+        return replace(state, W=F.normalize(W, dim=1) if cfg.model.normalize else W, row_optimizer=memory)
+    change = sampled_change(shared, classes, len(state.W))
+    W, rows = step_table_("W", state.W, change, memory, cfg.server, factor), change.indices()[0]
+    if cfg.model.normalize:
+        W.index_copy_(0, rows, F.normalize(W.index_select(0, rows), dim=1))
+    return replace(state, W=W, row_optimizer=memory)
 
 
 def _averaged(state: ServerState, theta: Params, decay: float) -> Params:
-    """The exponential average of θ, over fewer rounds at the start, so that θ⁰ is soon forgotten."""
+    """The exponential average of θ, over fewer rounds at the start, so that θ⁰ is soon forgotten; not of tables, of
+    which a round may touch few rows.
+    """
+    if not decay:
+        return {}
     decay = min(decay, (state.round_num + 1) / (state.round_num + 10))
-    return {k: v.lerp(theta[k], 1 - decay) for k, v in state.averaged.items()}
+    return {k: state.averaged[k].lerp(v, 1 - decay) for k, v in theta.items()}
+
+
+def _learnt_weights(state: ServerState, total: Aggregate, method: Method) -> Memory:
+    assert method.weighting is not None
+    memory = state.weighting or method.weighting.init(state.W)
+    return method.weighting.learn(memory, state.classes(total.cohort), total.losses)

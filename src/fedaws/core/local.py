@@ -5,6 +5,7 @@ client on a device. All three therefore compute the same thing.
 """
 
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -13,21 +14,21 @@ from torch.func import functional_call, vmap
 
 from fedaws.config import Config
 from fedaws.core import losses
-from fedaws.core.methods import method_of
-from fedaws.core.optimizers import Slots, optimizer_step
+from fedaws.core.method import Method, SharedLoss
+from fedaws.core.optimizers import make_optimizer
 from fedaws.sparse import Rows
-from fedaws.types import CLASS_MATRIX, Params
+from fedaws.types import Memory, Params
 
 ExampleLosses = Callable[[Params, Tensor, Rows, Tensor], Tensor]
-"""(θ, w, x [B, …], y [B]) → losses: [B] with the client's own row w [d]; [m, b] with the rows [m, 1, d] of m clients,
-whose b examples each follow one another in x."""
+"""(θ, rows, x [B, …], y [B]) → losses. `rows` is what a client has of W: its own row [d] → [B]; m clients' rows
+[m, 1, d], whose b examples each follow one another in x, → [m, b]; an oracle's client all of them [C, d] → [B]."""
 
 
 Batch = tuple[Rows, Tensor, Tensor]
 """x, y and share of one step."""
 
 Gradient = Callable[[Params, Tensor, Rows, Tensor, Tensor], tuple[tuple[Params, Tensor], Tensor]]
-"""(θ, w, x, y, share) → ((∇_θ, ∇_w), risk), of one client or of a stack of them."""
+"""(θ, rows, x, y, share) → ((∇_θ, ∇_rows), risk), of one client or of a stack of them."""
 
 
 def embed(encoder: nn.Module, theta: Params, x: Rows, normalize: bool = True) -> Tensor:
@@ -36,29 +37,20 @@ def embed(encoder: nn.Module, theta: Params, x: Rows, normalize: bool = True) ->
     return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 
-def example_losses(encoder: nn.Module, cfg: Config, num_classes: int) -> ExampleLosses:
-    """The configured method's loss of each example, as a function of what a client has."""
-    normalize, clients = cfg.model.normalize, cfg.clients
-    loss_name, count = method_of(cfg).loss, cfg.clients.sampled_classes
+def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> ExampleLosses:
+    """The method's loss of each example, as a function of what a client has."""
+    normalize, count, loss = cfg.model.normalize, cfg.clients.sampled_classes, method.loss
     sample = None if count is None else losses.Sample(min(count, num_classes), num_classes)
 
     def of_own_row(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
-        return losses.positive_hinge(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w, clients.margin)
+        return loss(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w)
 
-    def of_all_rows(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
-        encoder_theta = {k: v for k, v in theta.items() if k != CLASS_MATRIX}
-        embeddings = embed(encoder, encoder_theta, x, normalize)
-        W = F.normalize(theta[CLASS_MATRIX], dim=-1) if normalize else theta[CLASS_MATRIX]
-        match loss_name:
-            case "softmax":
-                return losses.softmax_cross_entropy(embeddings, y, W, clients.scale if normalize else 1.0, sample)
-            case "triplet":
-                return losses.triplet(embeddings, y, W, sample=sample)
-            case _:
-                return losses.cosine_contrastive(embeddings, y, W, cfg.spread.margin, clients.margin, sample)
+    def of_all_rows(theta: Params, W: Tensor, x: Rows, y: Tensor) -> Tensor:
+        embeddings = embed(encoder, theta, x, normalize)
+        return cast(SharedLoss, loss)(embeddings, y, F.normalize(W, dim=-1) if normalize else W, sample=sample)
 
-    return of_own_row if loss_name == "positive-hinge" else of_all_rows
+    return of_all_rows if method.rows == "all" else of_own_row
 
 
 def own_gradient(loss_of: ExampleLosses) -> Gradient:
@@ -100,35 +92,42 @@ def _gradient(risks_of: Callable[[Params, Tensor, Rows, Tensor, Tensor], Tensor]
 
 
 def local_update(
-    gradient: Gradient, cfg: Config, theta: Params, w: Tensor, steps: Iterable[Batch], factor: float
+    gradient: Gradient, cfg: Config, method: Method, theta: Params, rows: Tensor, steps: Iterable[Batch], factor: float
 ) -> tuple[Params, Tensor, Tensor]:
-    r"""The local steps of one client, or of a stack of clients; returns (θ_i − θ, w_i, mean loss).
+    r"""The local steps of one client, or of a stack of clients; returns (θ_i − θ, its rows, mean loss).
 
     .. math:: (\theta, w_i) \leftarrow (\theta, w_i) - \eta \nabla \hat R_{pos}(S^i), \quad w_i \leftarrow w_i/\|w_i\|
 
     `steps` gives each step's x, y and share: the examples' parts of the step's mean (1/b, or 0 for padding). `factor`
     is the schedule's factor on the learning rate. Every step projects w_i back onto the sphere: the paper is silent on
-    this, but without it several steps would lower the loss by stretching w_i.
+    this, but without it several steps would lower the loss by stretching w_i. An oracle's client gets the change of all
+    rows in place of its row.
     """
-    train_row, count = method_of(cfg).rows == "own", cfg.clients.local_steps
+    count, shared = cfg.clients.local_steps, method.rows == "all"
+    lr, row_lr = factor * cfg.clients.lr, factor * (cfg.clients.lr if shared else cfg.class_lr)
     # A single step is itself the delta: θ_i − θ would lose its digits where the step is small. With several steps the
     # difference is taken: adding up the steps beside θ_i would be one more pass over all parameters in every step.
-    current, slots, row_slots, total = theta, Slots(), Slots(), torch.zeros((), device=w.device)
+    current, memory, row_memory, total = theta, Memory(), Memory(), torch.zeros((), device=rows.device)
+    own = rows
     for x, y, share in steps:
-        (theta_gradient, row_gradient), loss = gradient(current, w, x, y, share)
-        current, slots = _descend(cfg, {} if count == 1 else current, theta_gradient, slots, factor * cfg.clients.lr)
-        if train_row:
-            moved, row_slots = _descend(cfg, {"w": w}, {"w": row_gradient}, row_slots, factor * cfg.class_lr)
-            w = F.normalize(moved["w"], dim=-1) if cfg.model.normalize else moved["w"]
+        (theta_gradient, row_gradient), loss = gradient(current, own, x, y, share)
+        current, memory = _descend(cfg, current, theta_gradient, memory, lr, only_step=count == 1)
+        if shared or method.trains_own_row:
+            only_step = shared and count == 1
+            moved, row_memory = _descend(cfg, {"w": own}, {"w": row_gradient}, row_memory, row_lr, only_step)
+            own = F.normalize(moved["w"], dim=-1) if cfg.model.normalize and not shared else moved["w"]
         total = total + loss
     delta = current if count == 1 else {k: v - theta[k] for k, v in current.items()}
-    return delta, w, total / count
+    return delta, own - rows if shared and count > 1 else own, total / count
 
 
-def _descend(cfg: Config, params: Params, gradient: Params, slots: Slots, lr: float) -> tuple[Params, Slots]:
-    """One step of the client's optimiser, added to `params`; without any, the step by itself."""
+def _descend(
+    cfg: Config, params: Params, gradient: Params, memory: Memory, lr: float, only_step: bool
+) -> tuple[Params, Memory]:
+    """One step of the client's optimiser, added to `params`; or the step by itself."""
     if cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0:  # the common case, without a temporary for −∇
-        return {k: params[k].sub(g, alpha=lr) if params else g * -lr for k, g in gradient.items()}, slots
+        return {k: g * -lr if only_step else params[k].sub(g, alpha=lr) for k, g in gradient.items()}, memory
+    optimizer = make_optimizer(cfg.clients.optimizer, cfg.clients.momentum)
     descent = {k: -g for k, g in gradient.items()}
-    step, slots = optimizer_step(cfg.clients.optimizer, descent, slots, lr, cfg.clients.momentum)
-    return {k: params[k] + s if params else s for k, s in step.items()}, slots
+    step, memory = optimizer.step(params, descent, memory or optimizer.init(descent), lr)
+    return {k: s if only_step else params[k] + s for k, s in step.items()}, memory

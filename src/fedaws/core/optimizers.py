@@ -1,59 +1,152 @@
 r"""Optimisers as functions on named tensors, for the server's averaged delta and for a client's local steps.
 
-`direction` is an ascent on −gradient: the caller adds `lr * step`. Slots are the optimiser's memory, empty at first.
-The constants are those of Kingma & Ba (Adam) and Reddi et al. 2021 (adaptive federated optimisation).
+`direction` is −gradient, or the clients' mean change: the caller adds the step to the parameters. The memory is made by
+`init` and handed from step to step. The constants are those of Kingma & Ba 2015.
 """
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedaws.config import ServerOptimizerName
-from fedaws.types import Params
+from fedaws.errors import FedawsError
+from fedaws.types import Memory, Params
 
-Slots = dict[str, Params]
+Init = Callable[[Params], Memory]
+Step = Callable[[Params, Params, Memory, float], tuple[Params, Memory]]
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
-def optimizer_step(
-    name: ServerOptimizerName, direction: Params, slots: Slots, lr: float | Tensor, momentum: float = 0.0
-) -> tuple[Params, Slots]:
-    r"""The step to add to the parameters, and the new memory.
+@dataclass(frozen=True)
+class Optimizer:
+    """`init(params)` gives the memory, `step(params, direction, memory, lr)` the step to add and the new memory."""
 
-    sgd: :math:`m \leftarrow \mu m + \Delta`, step :math:`\eta m`; with :math:`\mu = 0, \eta = 1` plain averaging.
-    muon: :math:`\eta` times the orthogonal matrix nearest to :math:`\Delta + \mu m`, whatever the clients' step was;
-    biases and gains move by :math:`0.3 \eta` at root mean square.
+    init: Init
+    step: Step
 
-    >>> optimizer_step("sgd", {"a": torch.tensor([2.0])}, {}, lr=0.5)
-    ({'a': tensor([1.])}, {})
-    """
-    if not direction:
-        return {}, slots
+
+def make_optimizer(name: ServerOptimizerName, momentum: float = 0.0) -> Optimizer:
+    """The optimiser of this name."""
     match name:
         case "sgd":
-            if momentum == 0:
-                return {k: lr * d for k, d in direction.items()}, slots
-            m = _decayed(slots.get("momentum"), direction, momentum, 1.0)
-            return {k: lr * v for k, v in m.items()}, {"momentum": m}
+            return sgd(momentum)
         case "adagrad":
-            total = _decayed(slots.get("squares"), _squared(direction), 1.0, 1.0)
-            step = {k: lr * d / (total[k].sqrt() + _EPS) for k, d in direction.items()}
-            return step, {"squares": total}
+            return adagrad()
         case "adam":
-            m = _decayed(slots.get("mean"), direction, _BETA1, 1 - _BETA1)
-            v = _decayed(slots.get("squares"), _squared(direction), _BETA2, 1 - _BETA2)
-            # The two bias corrections, kept as decaying powers so that no step count is needed.
-            powers = slots.get("powers") or {
-                k: next(iter(direction.values())).new_ones(()) for k in ("mean", "squares")
-            }
-            powers = {"mean": powers["mean"] * _BETA1, "squares": powers["squares"] * _BETA2}
-            corrected = {k: (v[k] / (1 - powers["squares"])).sqrt() + _EPS for k in direction}
-            step = {k: lr * m[k] / (1 - powers["mean"]) / corrected[k] for k in direction}
-            return step, {"mean": m, "squares": v, "powers": powers}
+            return adam()
         case "muon":
-            m = _decayed(slots.get("momentum"), direction, momentum, 1.0)
-            ahead = {k: d + momentum * m[k] for k, d in direction.items()}
-            return {k: lr * (orthogonal(a) if is_matrix(a) else _even(a)) for k, a in ahead.items()}, {"momentum": m}
+            return muon(momentum)
+
+
+def sgd(momentum: float = 0.0) -> Optimizer:
+    r""":math:`m \leftarrow \mu m + \Delta`, step :math:`\eta m`; with :math:`\mu = 0, \eta = 1` plain averaging.
+
+    >>> sgd().step({}, {"a": torch.tensor([2.0])}, {}, 0.5)
+    ({'a': tensor([1.])}, {})
+    """
+
+    def step(_: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
+        if momentum == 0:
+            return _times(direction, lr), memory
+        memory = _decayed(memory, "momentum", direction, momentum, 1.0)
+        return {k: lr * memory[f"momentum/{k}"] for k in direction}, memory
+
+    return Optimizer(_zeros("momentum") if momentum else _nothing, step)
+
+
+def adagrad() -> Optimizer:
+    r""":math:`s \leftarrow s + \Delta^2`, step :math:`\eta \Delta/\sqrt s`."""
+
+    def step(_: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
+        memory = _decayed(memory, "squares", _squared(direction), 1.0, 1.0)
+        return {k: lr * d / (memory[f"squares/{k}"].sqrt() + _EPS) for k, d in direction.items()}, memory
+
+    return Optimizer(_zeros("squares"), step)
+
+
+def adam() -> Optimizer:
+    r"""Adam; its two bias corrections are kept as decaying powers, so that no step count is needed."""
+
+    def init(params: Params) -> Memory:
+        ones = {} if not params else {f"{name}_power": next(iter(params.values())).new_ones(()) for name in ("m", "v")}
+        return _zeros("m", "v")(params) | ones
+
+    def step(_: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
+        powers = {"m_power": memory["m_power"] * _BETA1, "v_power": memory["v_power"] * _BETA2}
+        memory = _decayed(memory, "m", direction, _BETA1, 1 - _BETA1) | powers
+        memory = _decayed(memory, "v", _squared(direction), _BETA2, 1 - _BETA2)
+        corrected = {k: (memory[f"v/{k}"] / (1 - powers["v_power"])).sqrt() + _EPS for k in direction}
+        return {k: lr * memory[f"m/{k}"] / (1 - powers["m_power"]) / corrected[k] for k in direction}, memory
+
+    return Optimizer(init, step)
+
+
+def muon(momentum: float = 0.0) -> Optimizer:
+    r""":math:`\eta` times roughly the orthogonal matrix nearest to :math:`\Delta + \mu m`, however long that is.
+
+    Biases and gains move by :math:`0.3 \eta` at root mean square (Jordan et al. 2024, see :func:`orthogonal`).
+    """
+
+    def step(_: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
+        memory = _decayed(memory, "momentum", direction, momentum, 1.0)
+        ahead = {k: d + momentum * memory[f"momentum/{k}"] for k, d in direction.items()}
+        return {k: lr * (orthogonal(a) if is_matrix(a) else _even(a)) for k, a in ahead.items()}, memory
+
+    return Optimizer(_zeros("momentum"), step)
+
+
+def from_torch(factory: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> Optimizer:
+    r"""Any of PyTorch's optimisers on the server's side.
+
+    The parameters are θ and their gradient is −Δ. `lr` (the schedule's factor, times `server.lr`) multiplies the
+    learning rates that the factory gives.
+
+    >>> averaging = from_torch(lambda params: torch.optim.SGD(params, lr=1.0))
+    >>> averaging.step({"a": torch.zeros(1)}, {"a": torch.tensor([2.0])}, averaging.init({"a": torch.zeros(1)}), 0.5)[0]
+    {'a': tensor([1.])}
+    """
+
+    def run(params: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
+        names = list(direction)
+        leaves = [params[name].detach().clone().requires_grad_() for name in names]
+        optimizer = factory(leaves)
+        for leaf, name in zip(leaves, names, strict=True):
+            leaf.grad = -direction[name]
+            kept = {key.split("/", 1)[0]: t.clone() for key, t in memory.items() if key.split("/", 1)[-1] == name}
+            if kept and bool(memory["begun"]):
+                optimizer.state[leaf] = kept
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * lr
+        with torch.enable_grad():
+            optimizer.step()
+        states = zip(names, leaves, strict=True)
+        found = {
+            f"{key}/{name}": _kept(key, value) for name, leaf in states for key, value in optimizer.state[leaf].items()
+        }
+        return {k: leaf.detach() - params[k] for k, leaf in zip(names, leaves, strict=True)}, {
+            **found,
+            "begun": torch.ones(()),
+        }
+
+    def init(params: Params) -> Memory:
+        """The names and shapes that the memory will have; PyTorch makes it at the first step."""
+        _, memory = run(params, {k: torch.zeros_like(v) for k, v in params.items()}, {}, 1.0)
+        return {key: torch.zeros_like(value) for key, value in memory.items()}
+
+    return Optimizer(init, run)
+
+
+def _kept(key: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise FedawsError(
+            f"the optimiser keeps {key!r} as {type(value).__name__}, which cannot be saved; wanted tensors only: "
+            "take another torch.optim class"
+        )
+    return value.detach().clone()
 
 
 def is_matrix(tensor: Tensor) -> bool:
@@ -62,7 +155,7 @@ def is_matrix(tensor: Tensor) -> bool:
 
 
 def orthogonal(tensor: Tensor) -> Tensor:
-    r"""The nearest orthogonal matrix to a matrix or a bank of filters, roughly: every singular value about 1.
+    r"""The nearest orthogonal matrix to a matrix or a bank of filters, roughly: singular values mostly 0.7 to 1.2.
 
     Five Newton–Schulz steps with Jordan's coefficients (Muon, 2024), times :math:`\sqrt{rows/columns}` for tall ones.
     """
@@ -82,12 +175,22 @@ def _even(tensor: Tensor) -> Tensor:
     return tensor * (0.3 / (tensor.square().mean().sqrt() + _EPS))
 
 
+def _nothing(_: Params) -> Memory:
+    return {}
+
+
+def _zeros(*names: str) -> Init:
+    return lambda params: {f"{name}/{k}": torch.zeros_like(v) for name in names for k, v in params.items()}
+
+
+def _times(direction: Params, lr: float) -> Params:
+    return {k: lr * d for k, d in direction.items()}
+
+
 def _squared(params: Params) -> Params:
     return {k: v.square() for k, v in params.items()}
 
 
-def _decayed(old: Params | None, new: Params, decay: float, share: float) -> Params:
-    """Decay · old + share · new, from zero at first."""
-    if old is None:
-        return {k: share * v for k, v in new.items()}
-    return {k: decay * old[k] + share * v for k, v in new.items()}
+def _decayed(memory: Memory, name: str, new: Params, decay: float, share: float) -> Memory:
+    """The memory with decay · old + share · new under this name."""
+    return memory | {f"{name}/{k}": decay * memory[f"{name}/{k}"] + share * v for k, v in new.items()}

@@ -15,14 +15,10 @@ Only the rows that were sent move, so that W is stepped as a table (`core/embedd
 its size.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from fedaws.sparse import row_delta
-from fedaws.types import CLASS_MATRIX, Update
 
 
 def sample_classes(own: Tensor, count: int, num_classes: int, rng: torch.Generator) -> Tensor:
@@ -46,10 +42,7 @@ def positions(classes: Tensor, y: Tensor) -> Tensor:
     return order[torch.searchsorted(ordered, y)]
 
 
-def as_rows_of_all(updates: Iterable[Update], classes: Tensor, num_classes: int) -> Iterator[Update]:
-    """The updates with the change of the sampled rows as one of these rows of W."""
+def sampled_change(change: Tensor, classes: Tensor, num_classes: int) -> Tensor:
+    """The change of the sampled rows [S, d] as one of these rows of W, a sparse tensor [C, d]."""
     ordered, order = classes.sort()
-    for update in updates:
-        delta = dict(update.delta)
-        delta[CLASS_MATRIX] = row_delta(ordered, delta[CLASS_MATRIX][order], num_classes)
-        yield replace(update, delta=delta)
+    return row_delta(ordered, change[order], num_classes)

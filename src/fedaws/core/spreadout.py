@@ -1,14 +1,14 @@
 r"""The server-side step that keeps class embeddings apart: eq. (6), eq. (7), their gradients, and the bounded step.
 
-Both regularisers are sums over pairs of classes of a function of the score s = w_c · w_y:
+All are sums over pairs of classes of a function of the score s = w_c · w_y (`core/pairs.py`):
 
 =========  ==========================================  =========================  =====================
 eq. (6)    all ordered pairs                           φ(s) = max(0, ν − 1 + s)²  φ' = 2 (ν − 1 + s)₊
 eq. (7)    c ∈ C^t with its k nearest y within C′      φ(s) = −‖w_c − w_y‖²       φ' = 2 (on the sphere)
 =========  ==========================================  =========================  =====================
 
-Eq. (6) may also be summed over mined pairs only. Gradients are closed forms; nothing of size C × C or C × k × d is ever
-whole in memory. Why the bounded step never raises the regulariser is proved in docs/bounded-step.md, whose letters
+Each may be summed over all pairs or over mined ones. Gradients are closed forms; nothing of size C × C or C × k × d is
+ever whole in memory. Why the bounded step never raises the regulariser is proved in docs/bounded-step.md, whose letters
 (ρ, σ, M) stand here.
 """
 
@@ -18,12 +18,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedaws.config import SpreadConfig
+from fedaws.config import Config, SpreadConfig
 from fedaws.core import mining
+from fedaws.core.method import Spread, When
 from fedaws.core.mining import nearest, nearest_known_
-from fedaws.core.moments import center_, largest_eigenvalue, subtract_, to_sphere_, whiten_
+from fedaws.core.moments import center_, due, largest_eigenvalue, subtract_, to_sphere_, whiten_
+from fedaws.core.pairs import Pair, hinge, make_pair
+from fedaws.types import Memory
 
 Distance = Literal["cosine", "euclidean"]
+
+NEIGHBORS = "neighbors"
+"""The memory of mining: the neighbours of each class as far as they were found, [C, k]."""
 
 
 # --- the regularisers -----------------------------------------------------------------------------------------------
@@ -80,30 +86,34 @@ def spreadout_gradient(W: Tensor, margin: float) -> tuple[Tensor, Tensor]:
 
     (each pair stands twice in the sum over ordered pairs).
     """
+    return pairs_gradient(W, hinge(margin))
+
+
+def pairs_gradient(W: Tensor, pair: Pair) -> tuple[Tensor, Tensor]:
+    r"""Over all ordered pairs: ∇_c = 2 Σ_{c'} φ'(s_{cc'}) w_{c'}, and ρ_c = Σ_{c'} φ'(s_{cc'}); in row blocks."""
     gradient, slopes = torch.empty_like(W), W.new_empty(len(W))
     for rows in _row_blocks(len(W), len(W)):
-        slope = (W[rows] @ W.T).add_(margin - 1).clamp_min_(0).mul_(2)
+        slope = pair.slope_(W[rows] @ W.T)
         slope[torch.arange(len(slope), device=W.device), torch.arange(rows.start, rows.stop, device=W.device)] = 0
         slopes[rows] = slope.sum(1)
         gradient[rows] = 2 * (slope @ W)
     return gradient, slopes
 
 
-def mined_gradient(
-    W: Tensor, cohort: Tensor, neighbors: Tensor, margin: float | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""∇ over mined pairs, only for the rows they touch: (ids [u], ∇ [u, d], ρ [u], degrees n [u]).
 
-    With a margin, eq. (6) over these pairs: each pair (c, y) adds φ'(s) w_y to ∇_c and φ'(s) w_c to ∇_y. Without one,
-    eq. (7): each adds −2 (w_c − w_y) to ∇_c and the opposite to ∇_y. ρ_c is half the sum of φ' over the pairs at c.
+    Each pair (c, y) adds φ'(s) w_y to ∇_c and φ'(s) w_c to ∇_y; where φ is a function of the distance ‖w_c − w_y‖,
+    −φ'(s) (w_c − w_y) and the opposite. ρ_c is half the sum of φ' over the pairs at c.
     """
     m, k = neighbors.shape
     ids, local = torch.cat([cohort[:, None], neighbors], 1).unique(return_inverse=True)
     rows = W[ids]
     c, y = local[:, :1].expand(m, k).reshape(-1), local[:, 1:].reshape(-1)
-    slope = torch.full((m * k,), 2.0, dtype=W.dtype, device=W.device)
-    if margin is not None:
-        slope = (_pair_scores(rows, c, y) + (margin - 1)).clamp_min_(0).mul_(2)
+    if pair.constant is None:
+        slope = pair.slope_(_pair_scores(rows, c, y).view(m, k)).view(-1)
+    else:
+        slope = W.new_full((m * k,), pair.constant)
     ends, others = torch.cat([c, y]), torch.cat([y, c])
     weights = torch.sparse_coo_tensor(
         torch.stack([ends, others]), slope.repeat(2), (len(ids), len(ids)), check_invariants=False
@@ -111,8 +121,8 @@ def mined_gradient(
     gradient = weights @ rows
     slopes = slope.new_zeros(len(ids)).index_add_(0, ends, slope.repeat(2)).mul_(0.5)
     degrees = torch.bincount(ends, minlength=len(ids)).to(W.dtype)
-    if margin is None:
-        gradient -= 2 * degrees[:, None] * rows
+    if pair.of_distance:
+        gradient -= 2 * slopes[:, None] * rows
     return ids, gradient, slopes, degrees
 
 
@@ -123,6 +133,22 @@ def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def make_spread(cfg: Config) -> Spread:
+    """The configured way of keeping the classes apart."""
+
+    def init(W: Tensor) -> Memory:
+        known = no_neighbors_yet(cfg.spread, W)
+        return {} if known is None else {NEIGHBORS: known}
+
+    def step(W: Tensor, classes: Tensor, when: When, rng: torch.Generator, memory: Memory) -> Memory:
+        all_rows = due(cfg.spread.every, when.round_num, len(W), cfg.clients.per_round)
+        known, normalize = memory.get(NEIGHBORS), cfg.model.normalize
+        spread_(W, classes, cfg.spread, when.lr, rng, when.factor, normalize, all_rows, known)
+        return memory
+
+    return Spread(step, init)
 
 
 def spread_(
@@ -142,15 +168,14 @@ def spread_(
     from diverging, the factor lets it come to rest with the schedule, whatever λ. Only where `moments_due` are all rows
     centred and whitened. `known` has the classes' neighbours as far as they were found, and is brought up to date.
     """
-    step = cfg.weight * lr
-    moments = cfg.regularizer == "moments"
+    step, pair = cfg.weight * lr, make_pair(cfg)
     for _ in range(cfg.steps):
-        if moments_due and (cfg.center or moments):
+        if moments_due and (cfg.center or pair is None):
             center_(W)
-        if moments_due and (cfg.whiten or moments):
+        if moments_due and (cfg.whiten or pair is None):
             whiten_(W)
-        if not moments and step > 0:
-            _pair_step_(W, cohort, cfg, step, rng, factor, normalize, known)
+        if pair is not None and step > 0:
+            _pair_step_(W, cohort, cfg, pair, step, rng, factor, normalize, known)
     return W
 
 
@@ -158,6 +183,7 @@ def _pair_step_(
     W: Tensor,
     cohort: Tensor,
     cfg: SpreadConfig,
+    pair: Pair,
     step: float,
     rng: torch.Generator,
     factor: float,
@@ -171,40 +197,41 @@ def _pair_step_(
         share = min(share, factor / len(W)) if cfg.bounded else share
         subtract_(W, share * W.sum(0))
     elif k == "all":
-        gradient, slopes = spreadout_gradient(W, cfg.margin)
+        gradient, slopes = pairs_gradient(W, pair)
         if cfg.bounded:
-            step = min(step, factor / (2 * smoothness(float(slopes.max()), spectral_square(W))))
+            bound = smoothness(float(slopes.max()), spectral_square(W), pair.curvature)
+            step = min(step, factor / (2 * bound))
         _apply_(W, W.sub(gradient, alpha=step), normalize)
     elif len(cohort):
         candidates = sample_candidates(cfg, len(W), rng, W.device)
         neighbors = nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
-        margin = cfg.margin if cfg.regularizer == "margin" else None
-        ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, margin)
+        ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, pair)
         rows, steps = W[ids], torch.full_like(slopes, step)
         if cfg.bounded:
-            steps = steps.minimum(factor / (2 * mined_smoothness(rows, slopes, degrees, margin, normalize)))
+            steps = steps.minimum(factor / (2 * mined_smoothness(rows, slopes, degrees, pair, normalize)))
         moved = rows - steps[:, None] * gradient
         W.index_copy_(0, ids, _apply_(rows, moved, normalize))
 
 
-def smoothness(slope: float, sigma_squared: float) -> float:
-    r"""M of the descent lemma for eq. (6) over all pairs: ρ + x with x³ = 4 σ² (x + ρ)², ρ = max ρ_c.
+def smoothness(slope: float, sigma_squared: float, curvature: float = 2.0) -> float:
+    r"""M of the descent lemma over all pairs: ρ + x with x³ = 2 φ''σ² (x + ρ)², ρ = max ρ_c, φ'' at most `curvature`.
 
-    >>> round(smoothness(0.0, 2.0), 6)  # no active pair: 4 σ²
+    >>> round(smoothness(0.0, 2.0), 6)  # eq. (6), no active pair: 4 σ²
     8.0
     """
-    x = 4 * sigma_squared
+    bound = 2 * curvature * sigma_squared
+    x = bound
     for _ in range(100):  # a contraction by 2x / 3(x + ρ), from below
-        x = (4 * sigma_squared * (x + slope) ** 2) ** (1 / 3)
+        x = (bound * (x + slope) ** 2) ** (1 / 3)
     return slope + x
 
 
-def mined_smoothness(rows: Tensor, slopes: Tensor, degrees: Tensor, margin: float | None, normalize: bool) -> Tensor:
-    r"""M_c of the descent lemma over a fixed set of pairs, row by row: ρ_c + 2 n_c for eq. (6), n_c for eq. (7)."""
-    if margin is None:
-        return degrees
+def mined_smoothness(rows: Tensor, slopes: Tensor, degrees: Tensor, pair: Pair, normalize: bool) -> Tensor:
+    r"""M_c of the descent lemma over a fixed set of pairs, row by row: ρ_c + φ'' n_c; 2 n_c for eq. (6), 0 for (7)."""
+    if not pair.curvature:
+        return slopes
     largest = 1.0 if normalize else 4 * float(rows.square().sum(1).max())
-    return slopes + 2 * largest * degrees
+    return slopes + pair.curvature * largest * degrees
 
 
 def spectral_square(W: Tensor) -> float:

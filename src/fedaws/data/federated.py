@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.sparse import Rows, SparseRows
+from fedaws.types import ClassFacts
 
 _LABELS = "integer labels 0 … classes − 1"
 
@@ -31,6 +32,8 @@ class FederatedData:
     y_test: Rows  # [N'] or, where an example may have several labels, a set for each
     class_names: tuple[str, ...] | None = None
     label_weights: Tensor | None = None  # [classes] 1 / propensity of a label, for label sets
+    tested_on: Literal["test", "held-out", "training"] = "test"  # whose examples the test set has
+    class_facts: ClassFacts | None = None  # what the server may know of the classes
     first_client: int = 0  # the number from which the first client here draws its batches: a node has only itself
 
     @property
@@ -45,7 +48,9 @@ class FederatedData:
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same data on a device."""
-        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | SparseRows)}
+        moved: dict[str, Any] = {
+            k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | SparseRows | ClassFacts)
+        }
         return replace(self, **moved)
 
 

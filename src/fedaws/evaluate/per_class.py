@@ -4,14 +4,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.data.federated import as_input
-from fedaws.evaluate.measures import embed_all
-from fedaws.evaluate.precision import crowding, rank, right
+from fedaws.evaluate.measures import TestSet
+from fedaws.evaluate.model import Model
+from fedaws.evaluate.precision import right
 from fedaws.sparse import Rows, SparseRows
-from fedaws.types import Params
 
 MOST_EXAMPLES, MOST_SCORES = 20_000, 400_000_000
 """No more test examples are looked at than these, and than give so many scores: beyond that every n-th one."""
@@ -21,18 +21,20 @@ _BINS, _SIDE, _WITH_IMAGES, _FOR_SETS = 20, 48, 12, 5
 
 
 @torch.no_grad()
-def examine(encoder: nn.Module, theta: Params, W: Tensor, x: Rows, y: Rows, cfg: Config) -> dict[str, Any]:
+def examine(model: Model, test: TestSet, cfg: Config, embeddings: Tensor | None = None) -> dict[str, Any]:
     """Per-class precision, confusions and the pairs most confused, as plain data (images as tensors), bounded in size.
 
     The figure of a class c is the share of its test examples whose best class is c; where examples have sets of labels,
-    of those that have c among theirs, the share with c among the best five.
+    of those that have c among theirs, the share with c among the best five. `embeddings` of the test examples need not
+    be computed again where they are known.
     """
-    total, keep = len(x), max(1, min(MOST_EXAMPLES, MOST_SCORES // len(W)))
+    W, total = model.W, len(test.x)
+    keep = max(1, min(MOST_EXAMPLES, MOST_SCORES // len(W)))
     chosen = torch.arange(0, total, -(-total // keep), device=W.device)
-    x, y = x.index_select(0, chosen), y.index_select(0, chosen)
-    embeddings = embed_all(encoder, theta, x, cfg.model.normalize)
+    x, y = test.x.index_select(0, chosen), test.y.index_select(0, chosen)
+    embeddings = model.embed(x) if embeddings is None else embeddings.index_select(0, chosen)
     k = min(_FOR_SETS if isinstance(y, SparseRows) else 1, len(W))
-    best = rank(embeddings, W, k, crowding(W, cfg.model.crowding)).classes  # [N, k]
+    best = model.rank(embeddings, k).classes  # [N, k]
     labels = y.indices if isinstance(y, SparseRows) else y
     counts = torch.bincount(labels, minlength=len(W))
     hits = torch.bincount(best[right(best, y)], minlength=len(W))

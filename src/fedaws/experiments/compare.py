@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedaws.config import Config, parse
-from fedaws.core.methods import METHODS
+from fedaws.core.methods import method_names
 from fedaws.errors import FedawsError
 from fedaws.record.journal import Metrics
-from fedaws.training.run import Reporter, train
+from fedaws.training.session import Reporter
+from fedaws.training.train import train
 
 SHOWN = (
     "precision@1",
@@ -36,9 +37,9 @@ def parse_methods(text: str) -> list[str]:
     ['fedaws', 'fixed']
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in METHODS]
+    unknown = [name for name in names if name not in method_names()]
     if unknown or not names:
-        raise FedawsError(f"unknown method {', '.join(unknown) or text!r}; there are {', '.join(METHODS)}")
+        raise FedawsError(f"unknown method {', '.join(unknown) or text!r}; there are {', '.join(method_names())}")
     return list(dict.fromkeys(names))
 
 

@@ -15,7 +15,8 @@ from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import same_config
 from fedaws.record.made_with import made_with
-from fedaws.training.run import Interrupted, Reporter, train
+from fedaws.training.session import Interrupted, Reporter
+from fedaws.training.train import train
 
 SLEEC_FILE = "sleec.json"
 

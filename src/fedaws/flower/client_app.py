@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from fedaws.config import Config  # noqa: E402
+from fedaws.core.methods import method_of  # noqa: E402
 from fedaws.data.federated import FederatedData, as_features  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
 from fedaws.flower import wire  # noqa: E402
@@ -63,7 +64,7 @@ def _answered(message: Message, asked: wire.Order, x: Tensor, encoder: nn.Module
             f"the server's θ is not for this node's encoder, nor examples of shape {shape}: {error}"
         ) from None
     with evaluating(encoder):
-        run_clients = serial(asked.config, _one_client(x, asked.client, asked.class_id), encoder)
+        run_clients = serial(asked.config, method_of(asked.config), _one_client(x, asked.client, asked.class_id), encoder)
         (update,) = run_clients(Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num))
     compute = time.perf_counter() - started
     content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), _startup(compute), compute)

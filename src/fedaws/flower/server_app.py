@@ -4,9 +4,8 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,21 +15,22 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 from torch import Tensor, nn
 
 from fedaws.config import Config
+from fedaws.core.methods import method_of
+from fedaws.core.start import start_state
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features
 from fedaws.errors import FedawsError
-from fedaws.evaluate import evaluate
-from fedaws.evaluate.per_class import examine
+from fedaws.evaluate import Model, TestSet
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import Settings, run_settings
 from fedaws.flower.strategy import FedAwS, first_rows
-from fedaws.models import batch_norms, build_encoder, evaluating
+from fedaws.models import batch_norms, build_encoder, evaluating, trainable
 from fedaws.record.files import append_line, write_text
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
-from fedaws.record.journal import Journal, Metrics
-from fedaws.training.checks import check_loss, check_setup, check_weights, warn_of_collapse
-from fedaws.training.run import initial_state
+from fedaws.record.journal import Journal
+from fedaws.training.checks import check_setup
+from fedaws.training.session import Reporter, Session
 from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")
@@ -69,82 +69,65 @@ def main(grid: Grid, context: Context) -> None:
         trust_claims=settings.trust_claims,
     )
     folder = None if settings.run_folder is None else RunFolder(settings.run_folder)
-    facts = Facts(example_shape=federation.example_shape, example_dtype=federation.example_dtype, own_data=True)
+    facts = Facts(
+        example_shape=federation.example_shape,
+        example_dtype=federation.example_dtype,
+        own_data=True,
+        role=strategy.method.role,
+    )
     journal = Journal(cfg, facts, folder)
     with journal.held(), evaluating(encoder):
         start = _start(cfg, federation, encoder, folder, settings.secret_rows)
         strategy.state, history = journal.open(start, resume=True)
         _restore(strategy, folder)
-        record = _Record(cfg, strategy, encoder, journal, history, folder, test)
+        session = Session(
+            cfg,
+            strategy.method,
+            journal,
+            Reporter(on_warning=_LOG.warning),
+            model_of=lambda state: Model(
+                encoder, state.averaged, state.W, cfg.model.normalize, state.bias, cfg.model.crowding
+            ),
+            test_of=lambda state: _known_test(test, state),
+            checkpoint_every=1,  # a round is dear here
+            history=history,
+        )
         strategy.start(
             grid,
             wire.pack(strategy.state.theta),
             num_rounds=cfg.train.rounds,
             timeout=settings.deadline,
-            evaluate_fn=record.after_round,
+            evaluate_fn=_Record(strategy, session, folder).after_round,
         )
-        journal.finish(strategy.state, strategy.state.averaged, record.details)
+        session.finish(strategy.state)
 
 
 @dataclass
 class _Record:
-    """What is written down after each round."""
+    """What is written down after each round beside what every run writes."""
 
-    cfg: Config
     strategy: FedAwS
-    encoder: nn.Module
-    journal: Journal
-    history: list[Metrics]
+    session: Session
     folder: RunFolder | None
-    test: tuple[Tensor, Tensor] | None
 
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
 
     def after_round(self, round_num: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Count, log, measure, keep: a checkpoint every round, as a round is dear here."""
-        state, cfg = self.strategy.state, self.cfg
+        """Who took part, then what happens after every round, then a line in the log."""
+        state, last = self.strategy.state, self.strategy.last
         assert state is not None
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
-        self.journal.add(state.loss, seconds)
-        check_loss(state.loss, round_num)
-        check_weights(state)
-        last = self.strategy.last
-        line = f"round {round_num}/{cfg.train.rounds}  {last['replies']} of {last['asked']}  loss {state.loss:.4g}"
-        measures: dict[str, float] = {}
-        if round_num % cfg.train.evaluate_every == 0 or round_num == cfg.train.rounds:
-            measures = self._measured(state)
-            row = self.journal.measured(round_num, measures | self._counts(seconds))
-            self.history.append(row)
-            if "max_cosine" in row:
-                warn_of_collapse(cfg, self.history, _LOG.warning)
-                line += f"  P@1 {100 * row['precision@1']:.1f} %"
-        _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
         if self.folder is not None:
             _remember(self.strategy, self.folder)
             _note_attendance(self.strategy, self.folder, round_num)
-        self.journal.checkpoint(state)
-        self.journal.trace(state)
-        return MetricRecord({**measures}) if measures else None
-
-    def _measured(self, state: ServerState) -> dict[str, float]:
-        """All measures on the server's own test set, if it has one; W is not sent out to be tested."""
-        found = self._known_test(state)
-        return evaluate(self.encoder, state.averaged, state.W, *found, self.cfg) if found else {}
-
-    def details(self) -> dict[str, Any]:
-        """Per class and by confusion, on the same test set."""
-        state = self.strategy.state
-        found = None if state is None else self._known_test(state)
-        return examine(self.encoder, state.averaged, state.W, *found, self.cfg) if state and found else {}
-
-    def _known_test(self, state: ServerState) -> tuple[Tensor, Tensor] | None:
-        """The test examples of the classes that have a row by now."""
-        if self.test is None:
-            return None
-        x, y = self.test
-        known = y < len(state.W)
-        return (x[known], y[known]) if known.any() else None
+        row = self.session.after_round(state, seconds, self._counts(seconds))
+        rounds = self.session.cfg.train.rounds
+        line = f"round {round_num}/{rounds}  {last['replies']} of {last['asked']}  loss {state.loss:.4g}"
+        if row and "precision@1" in row:
+            line += f"  P@1 {100 * row['precision@1']:.1f} %"
+        _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
+        return MetricRecord({k: v for k, v in row.items() if k != "round"}) if row else None
 
     def _counts(self, seconds: float) -> dict[str, float]:
         """Who answered, and where the round's time went; what these leave is processes, polling and transport."""
@@ -152,6 +135,15 @@ class _Record:
         counts = {"replies": last["replies"], "rejected": sum(self.strategy.rejected.values())}
         counts["largest_change"] = last["largest-change"]
         return counts | dict(zip(names, (seconds, *_times(last)), strict=True))
+
+
+def _known_test(test: tuple[Tensor, Tensor] | None, state: ServerState) -> TestSet | None:
+    """The server's own test examples of the classes that have a row by now; W is not sent out to be tested."""
+    if test is None:
+        return None
+    x, y = test
+    known = y < len(state.W)
+    return TestSet(x[known], y[known]) if known.any() else None
 
 
 def _times(last: dict[str, float]) -> tuple[float, float, float]:
@@ -205,14 +197,17 @@ def _start(
     """θ⁰ as `fedaws train` has it, and W⁰; as many rows as the run has got to, if it goes on."""
     classes = federation.num_classes
     if folder is not None and folder.checkpoints():
-        classes = len(folder.load_model()[1])
+        classes = len(folder.load_model().W)
     x = torch.empty(0, *federation.example_shape, dtype=getattr(torch, federation.example_dtype))
     y = torch.empty(0, dtype=torch.int64)
     class_of = torch.tensor([m.class_id for m in federation.members])
     starts = torch.zeros(len(class_of) + 1, dtype=torch.int64)
     data = FederatedData(x, y, starts, class_of, classes, x, y)
-    check_setup(cfg, data, encoder, _LOG.warning)
-    return replace(initial_state(cfg, data, encoder), W=first_rows(cfg, classes, secret_rows))
+    method = method_of(cfg)
+    check_setup(cfg, method, data, encoder, _LOG.warning)
+    theta = {name: p.detach().clone() for name, p in trainable(encoder).items()}
+    rows = first_rows(cfg, classes, secret_rows)
+    return start_state(cfg, method, theta, rows, class_of)
 
 
 def _remember(strategy: FedAwS, folder: RunFolder) -> None:

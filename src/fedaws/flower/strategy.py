@@ -23,13 +23,13 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
 from fedaws.core.methods import method_of
 from fedaws.core.newcomers import fresh_row
+from fedaws.core.start import random_rows, start_state
 from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.mailbox import Asked, Mailbox
 from fedaws.flower.wire import Limits, Reply
 from fedaws.hashing import hash64
-from fedaws.training.run import initial_rows
 from fedaws.types import Params, ServerState, Update
 
 _LOG = logging.getLogger("flwr")
@@ -99,9 +99,10 @@ class FedAwS(Strategy):
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
-        if method_of(self.config).rows == "all":
+        self.method = method_of(self.config)
+        if self.method.rows in ("all", "secret"):
             raise FedawsError(
-                f"method={self.config.method} sends every client all class embeddings; over Flower use method=fedaws"
+                f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
             )
         if self.config.train.enroll:
             raise FedawsError(
@@ -204,7 +205,7 @@ class FedAwS(Strategy):
             return None, None
         # By client number, not in the order of arrival: sums of floats depend on it.
         updates = [_update(client, good[client], self.config) for client in sorted(good)]
-        self.state = finish_round(state, updates, self.config, self._rng)
+        self.state = finish_round(state, updates, self.config, self._rng, self.method)
         arrays = wire.pack(self.state.theta)
         self._arrays = arrays
         self.last["server-seconds"] = time.perf_counter() - started
@@ -232,7 +233,8 @@ class FedAwS(Strategy):
             return self.state
         theta = _trusted(arrays)
         if self.state is None:
-            self.state = ServerState(0, theta, first_rows(self.config, self.federation.num_classes, self.secret_rows))
+            rows = first_rows(self.config, self.federation.num_classes, self.secret_rows)
+            self.state = start_state(self.config, self.method, theta, rows)
         else:
             self.state = replace(self.state, theta=theta)
         self._arrays = arrays
@@ -318,7 +320,7 @@ def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:
     True
     """
     if not secret:
-        return initial_rows(cfg, num_classes)
+        return random_rows(cfg, num_classes)
     shape = num_classes, cfg.model.embedding_dim
     bits = torch.frombuffer(bytearray(os.urandom(4 * math.prod(shape))), dtype=torch.int32).view(shape)
     # Uniform on (−1, 1), then normal: not by torch's generator, whose 32 bits of state can be tried out from one row.

@@ -1,6 +1,6 @@
 """Encoders x → g(x). The unit length is made outside (core.local.embed), so any nn.Module will do."""
 
-from fedaws.models.bag import has_table
+from fedaws.models.bag import table_names
 from fedaws.models.batchnorm import batch_norms, by_batch_statistics, measured_statistics
 from fedaws.models.build import (
     build_encoder,
@@ -18,10 +18,10 @@ __all__ = [
     "by_batch_statistics",
     "evaluating",
     "example_shape_fits",
-    "has_table",
     "measured_statistics",
     "mixes_examples",
     "model_tensors",
     "set_weights",
+    "table_names",
     "trainable",
 ]

@@ -64,7 +64,10 @@ class _WeightedMean(torch.autograd.Function):
         return add_up(indices, row_of_each, gradient.contiguous(), weights, ctx.size), None
 
 
-def has_table(encoder: nn.Module) -> bool:
-    """Whether an encoder looks its inputs up, so that its gradients are sparse."""
+def table_names(encoder: nn.Module) -> tuple[str, ...]:
+    """The trainable parameters that are looked up row by row, so that their gradients are sparse."""
+    tables: list[Tensor] = [module.table for module in encoder.modules() if isinstance(module, Bag)]
     sparse = (nn.Embedding, nn.EmbeddingBag)
-    return any(isinstance(m, Bag) or (isinstance(m, sparse) and m.sparse) for m in encoder.modules())
+    tables += [module.weight for module in encoder.modules() if isinstance(module, sparse) and module.sparse]
+    places = {id(table) for table in tables}
+    return tuple(name for name, p in encoder.named_parameters() if p.requires_grad and id(p) in places)

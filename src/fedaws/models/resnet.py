@@ -6,6 +6,7 @@ statistics over several clients' batches would tell each about the others. `norm
 
 import math
 from collections.abc import Sequence
+from typing import assert_never
 
 import torch
 import torch.nn.functional as F
@@ -133,8 +134,10 @@ def _norm(norm: NormName, channels: int) -> nn.Module:
             return nn.GroupNorm(_GROUPS, channels)
         case "batch-local" | "batch-pooled":
             return BatchNorm(channels)
-        case _:
+        case "weight" | "none":
             return nn.Identity()
+        case _:
+            assert_never(norm)
 
 
 def resnet(depth: int, example_shape: Sequence[int], embedding_dim: int, norm: NormName) -> ResNet:

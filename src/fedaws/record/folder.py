@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from torch import Tensor
@@ -13,12 +13,13 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
 from fedaws.record.png import png_base64
-from fedaws.types import AVERAGE, CLASS_MATRIX, ROW_SQUARES, Params, ServerState
+from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
 _KEPT = 2  # checkpoints
-_AVERAGE = f"slots/{AVERAGE}/"
+_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
+"""The mappings of a state that are saved, each under its name."""
 
 
 class Facts(BaseModel):
@@ -31,12 +32,28 @@ class Facts(BaseModel):
     class_names: tuple[str, ...] | None = None
     own_encoder: bool = False  # given by the user: no configuration can build it again
     own_data: bool = False  # likewise
+    own_method: bool = False  # likewise
+    encoder: str | None = None  # the class of an own encoder
+    role: str = ""  # what the method is, in a few words
+    start: str | None = None  # a digest of the weights that training began with, if it did not begin at random
+    tested_on: Literal["test", "held-out", "training"] = "test"
+    own_measures: tuple[str, ...] = ()  # beside the package's
+    classes: NonNegativeInt = 0
     round: NonNegativeInt = 0
     loss: float = 0.0  # of that round
     loss_sum: float = 0.0  # since the last row of metrics, over
     loss_rounds: NonNegativeInt = 0  # so many rounds
     seconds: float = 0.0  # of training so far
     parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
+
+
+class SavedModel(NamedTuple):
+    """What a model's file holds."""
+
+    theta: Params
+    W: Tensor
+    facts: Facts
+    bias: Tensor | None
 
 
 class RunFolder:
@@ -146,21 +163,29 @@ class RunFolder:
 
     # model
 
-    def save_model(self, theta: Params, W: Tensor, facts: Facts) -> None:
+    def save_model(self, theta: Params, W: Tensor, bias: Tensor | None, facts: Facts) -> None:
         """The finished model: weights, and what is needed to use them."""
-        write_tensors(self.model_file, _pack(ServerState(facts.round, theta, W)), facts.model_dump(mode="json"))
+        state = ServerState(facts.round, theta, W, bias=bias)
+        write_tensors(self.model_file, _pack(state), facts.model_dump(mode="json"))
 
-    def load_model(self) -> tuple[Params, Tensor, Facts]:
-        """θ, W and facts of the finished model, or of the newest checkpoint of an unfinished run."""
+    def load_model(self) -> SavedModel:
+        """The finished model, or an unfinished run's newest checkpoint."""
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
             raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
         tensors, facts = _read(source)
-        W = tensors.get("W")
+        W, bias = tensors.get("W"), tensors.get("bias")
         if W is None or W.ndim != 2:
             raise damaged(source, "no matrix W of class embeddings in it")
-        kept = _AVERAGE if any(name.startswith(_AVERAGE) for name in tensors) else "theta/"
-        return {name.removeprefix(kept): t for name, t in tensors.items() if name.startswith(kept)}, W, facts
+        if bias is not None and bias.shape != W.shape[:1]:
+            raise damaged(source, f"a bias of shape {tuple(bias.shape)} for {len(W)} classes")
+        theta = {k: t for part in ("theta", "average") for k, t in _below(part, tensors).items()}
+        return SavedModel(theta, W, facts, bias)
+
+
+def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{part}/"
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:
@@ -182,34 +207,34 @@ def _parse_row(line: str) -> dict[str, Any] | None:
 
 
 def _pack(state: ServerState) -> dict[str, Tensor]:
-    packed = {"W": state.W} | {f"theta/{k}": v for k, v in state.theta.items()}
-    return packed | {f"slots/{slot}/{k}": v for slot, params in state.slots.items() for k, v in params.items()}
+    packed = {"W": state.W} | ({} if state.bias is None else {"bias": state.bias})
+    parts = {part: getattr(state, part) for part in ("theta", *_MEMORIES)}
+    return packed | {f"{part}/{k}": v for part, mapping in parts.items() for k, v in mapping.items()}
 
 
 def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path) -> ServerState:
     """The state in a checkpoint, refused unless it has the run's own names, shapes and types."""
-    params = start.theta | {CLASS_MATRIX: start.W}
-    wanted, slots = _pack(start), dict[str, Params]()
-    for name, tensor in tensors.items():
-        if name.startswith("slots/"):
-            _, slot, key = name.split("/", 2)
-            slots.setdefault(slot, {})[key] = tensor.to(start.W.device)
-            like = params.get(key, tensor) if tensor.ndim else tensor  # a plain number is no parameter's
-            wanted[name] = like.flatten(1)[:, 0] if slot == ROW_SQUARES and like.ndim > 1 else like
+    wanted = _pack(start)
+    if "bias" in tensors:  # of the last step, which no start has
+        wanted["bias"] = start.W.new_empty(len(start.W))
     for name in sorted(wanted.keys() | tensors.keys()):
         got, want = _kind(tensors.get(name)), _kind(wanted.get(name))
         if got != want:
             raise FedawsError(
                 f"{path} is of another run: {name!r} is {got}, wanted {want}; resume the run it belongs to"
             )
-    return replace(
-        start,
-        round_num=facts.round,
-        theta={k: tensors[f"theta/{k}"].to(start.W.device) for k in start.theta},
-        W=tensors["W"].to(start.W.device),
-        slots=slots,
-        loss=facts.loss,
-    )
+        if not tensors[name].is_floating_point() and not _are_classes(tensors[name], len(start.W)):
+            raise damaged(path, f"{name!r} has ids beyond {len(start.W)} classes")
+    device = start.W.device
+    parts: dict[str, Any] = {
+        part: {k: t.to(device) for k, t in _below(part, tensors).items()} for part in ("theta", *_MEMORIES)
+    }
+    bias = tensors.get("bias")
+    return replace(start, round_num=facts.round, W=tensors["W"], bias=bias, loss=facts.loss, **parts)
+
+
+def _are_classes(ids: Tensor, count: int) -> bool:
+    return not ids.numel() or (int(ids.min()) >= -1 and int(ids.max()) < count)
 
 
 def _kind(tensor: Tensor | None) -> str:

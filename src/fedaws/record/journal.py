@@ -18,6 +18,19 @@ from fedaws.types import Params, ServerState
 
 Metrics = dict[str, Any]
 
+_ASKED_AGAIN = (
+    "example_shape",
+    "example_dtype",
+    "class_names",
+    "own_encoder",
+    "own_data",
+    "own_method",
+    "role",
+    "start",
+    "own_measures",
+)
+"""What must be the same when a run goes on; the weights themselves are in its checkpoint."""
+
 
 class Journal:
     """Opens or resumes the folder, adds up the rounds, writes rows, checkpoints and the model."""
@@ -101,7 +114,7 @@ class Journal:
                 started = time.perf_counter()
                 self._folder.save_details({"round": state.round_num, **examine()})
                 self.spend("evaluation", time.perf_counter() - started)
-            self._folder.save_model(theta, state.W, self.facts(state))
+            self._folder.save_model(theta, state.W, state.bias, self.facts(state))
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
@@ -110,11 +123,12 @@ class Journal:
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
-    for key in ("example_shape", "example_dtype", "class_names", "own_encoder", "own_data"):
+    for key in _ASKED_AGAIN:
         ours, theirs = getattr(given, key), getattr(saved, key)
         if ours != theirs:
             raise FedawsError(
-                f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data and encoder"
+                f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data, encoder, "
+                "method, start and measures"
             )
 
 
@@ -129,10 +143,13 @@ def differences(given: Config, saved: Config) -> Iterator[tuple[str, Any, Any]]:
 
     >>> list(differences(Config(), Config().override(["seed=3", "spread.weight=1"])))
     [('seed', 0, 3), ('spread.weight', 10.0, 1.0)]
+    >>> list(differences(Config().override(["options.a=1"]), Config().override(["options.b=2"])))
+    [('options.a', 1, None), ('options.b', None, 2)]
     """
     ours, theirs = given.model_dump(), saved.model_dump()
     for section in ours:
         pairs = [(section, ours[section], theirs[section])]
         if isinstance(ours[section], dict):
-            pairs = [(f"{section}.{key}", value, theirs[section][key]) for key, value in ours[section].items()]
+            keys = dict.fromkeys([*ours[section], *theirs[section]])  # an option may be in one of them only
+            pairs = [(f"{section}.{key}", ours[section].get(key), theirs[section].get(key)) for key in keys]
         yield from (pair for pair in pairs if pair[1] != pair[2])

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from torch import Tensor
 
 from fedaws.config import Config
-from fedaws.core.methods import METHODS
+from fedaws.core.methods import method_names
 from fedaws.errors import FedawsError
 from fedaws.record.files import read_tensors, tensor_sizes
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
@@ -184,7 +184,7 @@ def find_runs(path: Path) -> list[Path]:
         raise FedawsError(f"{path} is not a folder; give the folder of a run or of a comparison")
     below = sorted(p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/config.toml"))
     found = [p for p in below if any((p / part).exists() for part in ("metrics.jsonl", "model", "checkpoints"))]
-    order = {method: place for place, method in enumerate(METHODS)}
+    order = {method: place for place, method in enumerate(method_names())}
     return sorted(found, key=lambda p: (p.parent, order.get(p.name.rpartition("-seed")[0], len(order)))) or [path]
 
 

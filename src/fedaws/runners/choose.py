@@ -1,31 +1,38 @@
 """`train.runner` → a runner."""
 
+from typing import Literal, assert_never
+
 from torch import nn
 
 from fedaws.config import Config
+from fedaws.core.method import Method
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.machine.threads import core_by_core
-from fedaws.models import batch_norms, by_batch_statistics, has_table
+from fedaws.models import batch_norms, by_batch_statistics, table_names
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
 from fedaws.runners.stacked import stacked
 from fedaws.types import RunClients
 
+Runner = Literal["serial", "pooled", "stacked"]
 
-def make_runner(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
+
+def make_runner(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     """The runner that the configuration names, or for `auto` the fastest that fits."""
     name, encoder = choose(cfg, encoder), by_batch_statistics(encoder)
     match name:
         case "pooled":
-            return pooled(cfg, data, encoder)
+            return pooled(cfg, method, data, encoder)
         case "stacked":
-            return stacked(cfg, data, encoder)
+            return stacked(cfg, method, data, encoder)
+        case "serial":
+            return serial(cfg, method, data, encoder)
         case _:
-            return serial(cfg, data, encoder)
+            assert_never(name)
 
 
-def choose(cfg: Config, encoder: nn.Module) -> str:
+def choose(cfg: Config, encoder: nn.Module) -> Runner:
     """One SGD step: pooled. Several: stacked, but on a CPU convolutions are many times faster one client at a time."""
     one_step = cfg.clients.local_steps == 1 and cfg.clients.optimizer == "sgd"
     if cfg.train.runner == "pooled" and not one_step:
@@ -35,7 +42,7 @@ def choose(cfg: Config, encoder: nn.Module) -> str:
         )
     if batch_norms(encoder):
         return _for_batch_norm(cfg, one_step)
-    if has_table(encoder) and (not one_step or cfg.clients.momentum or cfg.train.runner == "stacked"):
+    if table_names(encoder) and (not one_step or cfg.clients.momentum or cfg.train.runner == "stacked"):
         raise FedawsError(
             "an encoder with an embedding table needs one local SGD step and train.runner=auto, pooled or serial; got "
             f"clients.local_steps={cfg.clients.local_steps}, clients.optimizer={cfg.clients.optimizer}, "
@@ -48,9 +55,9 @@ def choose(cfg: Config, encoder: nn.Module) -> str:
     return "serial" if core_by_core(encoder) else "stacked"
 
 
-def _for_batch_norm(cfg: Config, one_step: bool) -> str:
+def _for_batch_norm(cfg: Config, one_step: bool) -> Runner:
     """Statistics of a client's own batch want one client at a time, those of the cohort's all clients at once."""
-    wanted = "serial" if cfg.model.norm == "batch-local" else "pooled"
+    wanted: Runner = "serial" if cfg.model.norm == "batch-local" else "pooled"
     if wanted == "pooled" and not one_step:
         raise FedawsError("model.norm=batch-pooled needs one local SGD step; set clients.local_steps=1 or norm=group")
     if cfg.train.runner not in ("auto", wanted):

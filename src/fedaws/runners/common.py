@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedaws.config import Config
-from fedaws.core.methods import method_of
+from fedaws.core.method import Method
 from fedaws.core.sampling import positions
 from fedaws.core.schedule import image_size
 from fedaws.data.augment import crop_and_flip, leave_out, resized
@@ -16,6 +16,7 @@ from fedaws.data.batches import BatchPlan
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import Rows, SparseRows
+from fedaws.types import Broadcast
 
 
 class Drawn(NamedTuple):
@@ -49,10 +50,10 @@ class Examples(NamedTuple):
 class ClientData:
     """The clients' side of the data: nobody but a client's own update reads its examples."""
 
-    def __init__(self, cfg: Config, data: FederatedData) -> None:
+    def __init__(self, cfg: Config, method: Method, data: FederatedData) -> None:
         self._cfg, self._plan = cfg, BatchPlan(data, cfg.clients, cfg.seed)
         self._x, self._y = data.x, data.y
-        self._labels = method_of(cfg).rows == "all"  # a client with a row of its own has one class, and no use for y
+        self._labels = method.rows == "all"  # a client with a row of its own has one class, and no use for y
         augmented = cfg.data.augment != "none" or cfg.data.drop > 0
         self._chance = hash64(cfg.seed, "augment") if augmented else None
         self._first_client = data.first_client
@@ -84,9 +85,11 @@ class ClientData:
         x = as_input(x) if size is None else resized(as_input(x), size)
         return Examples(x, y, share)
 
-    def weights(self, clients: Tensor) -> Tensor:
-        """n_i of each, or 1."""
-        return self._weights.index_select(0, clients.cpu()).to(self._x.device)
+    def weights(self, sent: Broadcast, block: slice) -> Tensor:
+        """Those of some of the clients: as the server says, or n_i of each, or 1."""
+        if sent.weights is not None:
+            return sent.weights[block]
+        return self._weights.index_select(0, sent.cohort[block].cpu()).to(self._x.device)
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:

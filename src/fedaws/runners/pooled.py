@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from fedaws.config import Config
 from fedaws.core.local import ExampleLosses, example_losses
-from fedaws.core.methods import method_of
+from fedaws.core.losses import softmax_cross_entropy
+from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.threads import Workers, own_copies
@@ -33,15 +34,13 @@ _CACHE = 48_000_000
 overhead too often."""
 
 
-def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
+def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     """One pass per block of clients; of convolutions the blocks are shared out among the cores, not the layers."""
-    clients = ClientData(cfg, data)
+    clients = ClientData(cfg, method, data)
     together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
-    workers = Workers(
-        [example_losses(copy, cfg, data.num_classes) for copy in ([encoder] if together else own_copies(encoder))]
-    )
-    train_rows = method_of(cfg).rows == "own"
-    kept = _kept_by_loss(cfg, data.num_classes)
+    copies = [encoder] if together else own_copies(encoder)
+    workers = Workers([example_losses(copy, cfg, method, data.num_classes) for copy in copies])
+    kept = _kept_by_loss(cfg, method, data.num_classes)
 
     @cache
     def bytes_per_client(size: int | None) -> int:
@@ -54,17 +53,20 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
         drawn = clients.draw(sent.cohort, sent.round_num)
 
         def update_of(loss_of: ExampleLosses, block: slice) -> Update:
-            cohort, rows = sent.cohort[block], sent.W[block]
-            weights, examples = clients.weights(cohort), clients.examples(drawn.part(block), sent.classes)
-            gradient, row_gradient, risks = _pass(
-                loss_of, sent.theta, rows, examples, weights / weights.sum(), train_rows
-            )
-            if row_gradient is not None:
-                rows = rows - factor * cfg.class_lr * row_gradient
-                rows = F.normalize(rows, dim=1) if cfg.model.normalize else rows
+            weights, examples = clients.weights(sent, block), clients.examples(drawn.part(block), sent.classes)
+            own, omega = sent.W[block], weights / weights.sum()
+            rows = own[:, None] if sent.shared is None else sent.shared
+            trained = method.trains_own_row or sent.shared is not None
+            gradient, row_gradient, risks = _pass(loss_of, sent.theta, rows, examples, omega, trained)
+            if method.trains_own_row and row_gradient is not None:
+                own = own - factor * cfg.class_lr * (row_gradient[:, 0] / omega[:, None])
+                own = F.normalize(own, dim=1) if cfg.model.normalize else own
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
-            return Update(cohort, gradient, rows, weights, risks)
+            shared = (
+                None if sent.shared is None or row_gradient is None else row_gradient.mul_(-factor * cfg.clients.lr)
+            )
+            return Update(sent.cohort[block], gradient, own, weights, risks, shared)
 
         count = len(sent.cohort)
         if together:
@@ -78,12 +80,11 @@ def pooled(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
     return run_clients
 
 
-def _kept_by_loss(cfg: Config, num_classes: int) -> int:
+def _kept_by_loss(cfg: Config, method: Method, num_classes: int) -> int:
     """Numbers an example that a loss keeps, thrice: all cosines; the softmax, which has blocks of its own, g(x)."""
-    method = method_of(cfg)
     if method.rows != "all":
         return 0
-    if method.loss == "softmax":
+    if getattr(method.loss, "func", method.loss) is softmax_cross_entropy:
         return cfg.model.embedding_dim
     return min(cfg.clients.sampled_classes or num_classes, num_classes)
 
@@ -116,13 +117,12 @@ def _kept_bytes(encoder: nn.Module, x: Rows) -> int:
 def _pass(
     loss_of: ExampleLosses, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
 ) -> tuple[Params, Tensor | None, Tensor]:
-    """Gradients of Σ ω_i R_i for θ and of each R_i for its row; the risks R_i."""
+    """Gradients of Σ ω_i R_i for θ and the rows, and the risks R_i."""
     x, y, share = examples.rows, examples.y.flatten(), examples.share.flatten(1)
     theta = {k: v.detach().requires_grad_() for k, v in theta.items()}
     rows = rows.detach().requires_grad_(train_rows)
     with torch.enable_grad():
-        risks = (loss_of(theta, rows[:, None], x, y).view_as(share) * share).sum(1)
-        wanted = [*theta.values(), rows] if train_rows else [*theta.values()]
-        gradients = torch.autograd.grad((risks * omega).sum(), wanted, materialize_grads=True)
-    row_gradient = gradients[-1] / omega[:, None] if train_rows else None
-    return dict(zip(theta, gradients, strict=False)), row_gradient, risks.detach()
+        risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
+        leaves = [*theta.values(), rows] if train_rows else [*theta.values()]
+        gradients = torch.autograd.grad((risks * omega).sum(), leaves, materialize_grads=True)
+    return dict(zip(theta, gradients, strict=False)), gradients[-1] if train_rows else None, risks.detach()

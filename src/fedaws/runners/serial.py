@@ -6,6 +6,7 @@ from torch import nn
 
 from fedaws.config import Config
 from fedaws.core.local import Gradient, example_losses, local_update, own_gradient
+from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.threads import Workers, own_copies
@@ -13,21 +14,24 @@ from fedaws.runners.common import ClientData
 from fedaws.types import Broadcast, RunClients, Update
 
 
-def serial(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
+def serial(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     """Each client: its own examples, θ, its own row; E local steps; an Update of one. Convolutions: a client a core."""
-    clients = ClientData(cfg, data)
-    workers = Workers([own_gradient(example_losses(copy, cfg, data.num_classes)) for copy in own_copies(encoder)])
+    clients = ClientData(cfg, method, data)
+    losses = (example_losses(copy, cfg, method, data.num_classes) for copy in own_copies(encoder))
+    workers = Workers([own_gradient(loss_of) for loss_of in losses])
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:
         factor = schedule(cfg.train, sent.round_num)
         drawn = clients.draw(sent.cohort, sent.round_num)
 
         def update_of(gradient: Gradient, j: int) -> Update:
-            client, own = sent.cohort[j : j + 1], drawn.part(slice(j, j + 1))
-            rows, y, share = clients.examples(own, sent.classes)
-            steps = zip(rows.split(y.shape[2]), y[0], share[0], strict=True)
-            delta, w, loss = local_update(gradient, cfg, sent.theta, sent.W[j], steps, factor)
-            return Update(client, delta, w[None], clients.weights(client), loss[None])
+            one = slice(j, j + 1)
+            x, y, share = clients.examples(drawn.part(one), sent.classes)
+            steps = zip(x.split(y.shape[2]), y[0], share[0], strict=True)
+            rows = sent.W[j] if sent.shared is None else sent.shared
+            delta, rows, loss = local_update(gradient, cfg, method, sent.theta, rows, steps, factor)
+            own, shared = (rows[None], None) if sent.shared is None else (sent.W[one], rows)
+            return Update(sent.cohort[one], delta, own, clients.weights(sent, one), loss[None], shared)
 
         return workers.map(update_of, range(len(sent.cohort)))
 

@@ -3,40 +3,51 @@
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedaws.config import Config
 from fedaws.core.local import example_losses, local_update, stacked_gradient
+from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.runners.common import ClientData, blocks
-from fedaws.types import Broadcast, Params, RunClients, Update
+from fedaws.types import Broadcast, RunClients, Update
 
 _CACHE = 16_000_000
 """Bytes of stacked parameters in a block: more falls out of the cache, less pays PyTorch's overhead too often."""
 
 
-def stacked(cfg: Config, data: FederatedData, encoder: nn.Module) -> RunClients:
+def stacked(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     """The serial runner's `local_update` with a gradient for the whole stack, in blocks that stay in cache."""
-    clients, gradient = ClientData(cfg, data), stacked_gradient(example_losses(encoder, cfg, data.num_classes))
+    clients = ClientData(cfg, method, data)
+    gradient = stacked_gradient(example_losses(encoder, cfg, method, data.num_classes))
 
     def run_clients(sent: Broadcast) -> Iterator[Update]:
         factor = schedule(cfg.train, sent.round_num)
-        for block in blocks(len(sent.cohort), _block_size(cfg, sent.theta)):
+        for block in blocks(len(sent.cohort), _block_size(cfg, sent)):
             cohort = sent.cohort[block]
-            weights = clients.weights(cohort)
+            weights = clients.weights(sent, block)
             theta = {k: v.expand(len(cohort), *v.shape) for k, v in sent.theta.items()}
             examples = clients.examples(clients.draw(cohort, sent.round_num), sent.classes)
             steps = zip(examples.x.unbind(1), examples.y.unbind(1), examples.share.unbind(1), strict=True)
-            deltas, rows, loss = local_update(gradient, cfg, theta, sent.W[block], steps, factor)
+            rows = sent.W[block] if sent.shared is None else sent.shared.expand(len(cohort), *sent.shared.shape)
+            deltas, rows, loss = local_update(gradient, cfg, method, theta, rows, steps, factor)
             omega = weights / weights.sum()
-            delta = {k: torch.tensordot(omega.to(d.dtype), d, dims=1) for k, d in deltas.items()}
-            yield Update(cohort, delta, rows, weights, loss)
+            delta = {k: _mean(omega, d) for k, d in deltas.items()}
+            own, shared = (rows, None) if sent.shared is None else (sent.W[block], _mean(omega, rows))
+            yield Update(cohort, delta, own, weights, loss, shared)
 
     return run_clients
 
 
-def _block_size(cfg: Config, theta: Params) -> int:
+def _mean(omega: Tensor, changes: Tensor) -> Tensor:
+    """Σ ω_i Δ_i of a stack of changes."""
+    mean: Tensor = torch.tensordot(omega.to(changes.dtype), changes, dims=1)
+    return mean
+
+
+def _block_size(cfg: Config, sent: Broadcast) -> int:
     if cfg.train.block != "auto":
         return cfg.train.block
-    return max(8, _CACHE // max(1, sum(p.nbytes for p in theta.values())))
+    shared = 0 if sent.shared is None else sent.shared.nbytes
+    return max(8, _CACHE // max(1, shared + sum(p.nbytes for p in sent.theta.values())))

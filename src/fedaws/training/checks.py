@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedaws.config import Config
-from fedaws.core.methods import method_of
+from fedaws.core.method import Method
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data.augment import resized
 from fedaws.data.federated import FederatedData, as_input
@@ -24,13 +24,12 @@ COLLAPSED = 0.95
 """A largest class cosine above this is called a collapse."""
 
 
-def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
+def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
     """Refuse what cannot train, warn of what will not train well."""
     example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
     _check_images(cfg, data, encoder)
     if cfg.data.drop and not isinstance(data.x, SparseRows):
         raise FedawsError(f"data.drop={cfg.data.drop:g} needs sparse examples, got dense ones; set data.drop=0")
-    method = method_of(cfg)
     several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
     if method.rows != "all" and several:
         raise FedawsError(
@@ -41,7 +40,7 @@ def check_setup(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn
             "the encoder mixes the examples of a batch (such as BatchNorm without running statistics), which would let "
             "clients see each other; use GroupNorm or LayerNorm"
         )
-    if cfg.method == "fedavg" and not several:
+    if method.classes_per_client > 1 and not several:
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
     if batch_norms(encoder) and cfg.model.norm == "batch-pooled":
         warn("model.norm=batch-pooled: a client's step depends on the statistics of all of them; only for comparison")
@@ -90,12 +89,12 @@ def _client_of_each(data: FederatedData) -> Tensor:
     return torch.arange(len(data.class_of), device=data.y.device).repeat_interleave(data.num_examples)
 
 
-def warn_of_collapse(cfg: Config, history: list[dict[str, Any]], warn: Warn) -> None:
+def warn_of_collapse(method: Method, history: list[dict[str, Any]], warn: Warn) -> None:
     """Once per run, when the largest cosine first passes the line."""
     collapsed = [row["max_cosine"] > COLLAPSED for row in history]
     if collapsed[-1] and sum(collapsed) == 1:
         row = history[-1]
-        cure = "raise spread.weight" if method_of(cfg).spread else "method=fedaws keeps them apart"
+        cure = "raise spread.weight" if method.spread else "method=fedaws keeps them apart"
         warn(f"classes have collapsed: largest cosine {row['max_cosine']:.3f} in round {row['round']} ({cure})")
 
 

@@ -1,10 +1,7 @@
-"""A run from its configuration to its model: `train`, `load`, and the `Run` they give."""
+"""A trained model with its history: `Run`, and `load`, which gets it from its folder."""
 
-import time
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaws.config import Config
-from fedaws.core.algorithm import run_round
-from fedaws.core.enroll import enroll
 from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features, as_input
 from fedaws.data.label_sets import as_sparse
 from fedaws.errors import FedawsError
-from fedaws.evaluate import evaluate
+from fedaws.evaluate import Model, TestSet, evaluate
 from fedaws.evaluate.index import ClassIndex
-from fedaws.evaluate.measures import embed_all
-from fedaws.evaluate.per_class import examine
-from fedaws.evaluate.precision import Ranking, crowding, rank
-from fedaws.hashing import hash64
-from fedaws.machine.memory import keep_freed_memory
-from fedaws.machine.threads import shared_out
-from fedaws.models import (
-    batch_norms,
-    build_encoder,
-    evaluating,
-    example_shape_fits,
-    measured_statistics,
-    model_tensors,
-    set_weights,
-    trainable,
-)
+from fedaws.evaluate.precision import Ranking
+from fedaws.models import build_encoder, example_shape_fits, model_tensors, set_weights
 from fedaws.record.folder import Facts, RunFolder
-from fedaws.record.journal import Journal, Metrics
-from fedaws.runners import make_runner
-from fedaws.runners.means import embedding_sums
+from fedaws.record.journal import Metrics
 from fedaws.sparse import Rows, SparseRows, is_scipy
-from fedaws.training.checks import check_loss, check_setup, check_weights, warn_of_collapse
-from fedaws.types import Broadcast, Params, RunClients, ServerState, Update
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error: the user asked for it
-    """The run was asked to stop; what it had done is in its checkpoint."""
-
-    def __init__(self, round_num: int) -> None:
-        super().__init__(f"stopped after round {round_num}")
-        self.round_num = round_num
-
-
-@dataclass
-class Reporter:
-    """Whom a run tells what happens; the command line draws its progress bar with these."""
-
-    on_start: Callable[[int, int], None] = lambda done, rounds: None
-    on_round: Callable[[int, float], None] = lambda round_num, loss: None
-    on_metrics: Callable[[Metrics], None] = lambda metrics: None
-    on_warning: Callable[[str], None] = lambda message: warnings.warn(message, stacklevel=2)
-    should_stop: Callable[[], bool] = lambda: False
+from fedaws.types import Params
 
 
 @dataclass
@@ -71,22 +30,35 @@ class Run:
     """A trained (or half-trained) model that tells classes apart, with its history."""
 
     config: Config
-    encoder: nn.Module
-    theta: Params
-    W: Tensor
+    model: Model
     facts: Facts
     metrics: list[Metrics] = field(default_factory=list)
     data: FederatedData | None = None
     folder: Path | None = None
 
     @property
+    def encoder(self) -> nn.Module:
+        """The module that was trained."""
+        return self.model.encoder
+
+    @property
+    def theta(self) -> Params:
+        """Its trained parameters."""
+        return self.model.theta
+
+    @property
+    def W(self) -> Tensor:  # noqa: N802 - the paper's letter
+        """The class embeddings, [C, d]. To add or remove a class use :meth:`with_class` and :meth:`without_class`."""
+        return self.model.W
+
+    @property
     def class_names(self) -> tuple[str, ...] | None:
-        """The names that came with the data."""
+        """The names that came with the data, one for each row of W."""
         return self.facts.class_names
 
     def embed(self, x: Any) -> Tensor:
         """g(x) of examples [B, …], NumPy, torch or, where the model was trained on such, scipy's sparse; [B, d]."""
-        return embed_all(self.encoder, self.theta, self._checked(x), self.config.model.normalize)
+        return self.model.embed(self._checked(x))
 
     def identify(self, x: Any, k: int = 1, index: ClassIndex | None = None, probes: int = 16) -> Ranking:
         """The k most likely classes of each example, and their scores.
@@ -94,19 +66,24 @@ class Run:
         With an index only the classes in the `probes` cells nearest to the example are looked at: faster for few
         examples among very many classes, but it may miss some.
         """
-        if k < 1:
-            raise FedawsError(f"k={k}; wanted at least one class")
+        if type(k) is not int or k < 1:
+            raise FedawsError(f"k={k!r}; wanted a whole number of classes, at least one")
         if index is None:
-            return rank(self.embed(x), self.W, k, self._shift)
+            return self.model.rank(self.embed(x), k)
         if index.num_classes != len(self.W):
             raise FedawsError(
                 f"the index has {index.num_classes} classes, the model {len(self.W)}; make it by this run's index()"
             )
         return index.rank(self.embed(x), k, probes)
 
+    def names_of(self, classes: Tensor) -> Any:
+        """The names of classes as :meth:`identify` gives them, in lists of the same form; without names the numbers."""
+        names: Sequence[Any] = self.class_names or range(len(self.W))
+        return [self.names_of(c) for c in classes] if classes.ndim else names[int(classes)]
+
     def index(self, cells: int | None = None) -> ClassIndex:
         """An approximate index of the classes for :meth:`identify`, by default of √classes cells; needs faiss."""
-        return ClassIndex(self.W, cells, self._shift)
+        return ClassIndex(self.W, cells, self.model.shift)
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
         """All measures on the test set of `data`, by default the run's own."""
@@ -115,14 +92,48 @@ class Run:
             raise FedawsError(
                 f"the data has {data.num_classes} classes, the model {len(self.W)}; they do not belong together"
             )
-        x, y = self._checked(data.x_test), data.y_test.to(self.W.device)
-        weights = None if data.label_weights is None else data.label_weights.to(self.W.device)
-        return evaluate(self.encoder, self.theta, self.W, x, y, self.config, weights)
+        device = self.W.device
+        weights = None if data.label_weights is None else data.label_weights.to(device)
+        return evaluate(self.model, TestSet(self._checked(data.x_test), data.y_test.to(device), weights), self.config)
 
-    @cached_property
-    def _shift(self) -> Tensor | None:
-        """What is taken from the classes' scores."""
-        return crowding(self.W, self.config.model.crowding)
+    def with_class(self, name: str, x: Any) -> "Run":
+        """A run that knows one class more, its row the direction of the mean embedding of these examples.
+
+        It has the next free number; all others keep theirs. θ stays as it is.
+        """
+        names = self.class_names or tuple(str(c) for c in range(len(self.W)))
+        if name in names:
+            raise FedawsError(f"there is a class {name!r} already; choose another name")
+        mean = self.embed(x).mean(0, keepdim=True)
+        row = F.normalize(mean, dim=1) if self.config.model.normalize else mean
+        bias = self.model.bias if self.model.bias is None else F.pad(self.model.bias, (0, 1))
+        return self._with_rows(torch.cat([self.W, row]), bias, (*names, name))
+
+    def without_class(self, name: str | int) -> "Run":
+        """A run that never answers this class again, by its name or number; all others keep their numbers and names.
+
+        Its row is gone: zeros, at a bias that no example overcomes. θ is what it was, and has learnt from the class.
+        """
+        names = self.class_names or tuple(str(c) for c in range(len(self.W)))
+        number = name if isinstance(name, int) else names.index(name) if name in names else -1
+        if not 0 <= number < len(self.W):
+            raise FedawsError(f"no class {name!r}; there are {len(self.W)}")
+        W = self.W.clone()
+        W[number] = 0
+        bias = W.new_zeros(len(W)) if self.model.bias is None else self.model.bias.clone()
+        bias[number] = -1e30  # finite, so that it can be saved
+        return self._with_rows(W, bias, tuple("" if c == number else n for c, n in enumerate(names)))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model as a run folder of its own that :func:`fedaws.load` reads."""
+        record = RunFolder(Path(folder))
+        record.create(self.config)
+        record.save_model(self.theta, self.W, self.model.bias, self.facts)
+        return record.path
+
+    def _with_rows(self, W: Tensor, bias: Tensor | None, names: tuple[str, ...]) -> "Run":
+        facts = self.facts.model_copy(update={"class_names": names, "classes": len(W)})
+        return replace(self, model=replace(self.model, W=W, bias=bias), facts=facts, data=None, folder=None)
 
     def _configured_data(self) -> FederatedData:
         if self.facts.own_data:
@@ -134,60 +145,36 @@ class Run:
 
     def _checked(self, x: Any) -> Rows:
         features = as_sparse(x) if isinstance(x, SparseRows) or is_scipy(x) else as_features(x)
-        got, wanted = _dtype_name(features), self.facts.example_dtype
+        got, wanted = dtype_name(features), self.facts.example_dtype
         if got != wanted:  # bytes are scaled to 0 … 1, numbers are taken as they are
             raise FedawsError(f"x is {got}, the model was trained on {wanted}; prepare x as the training examples were")
+        if isinstance(features, SparseRows) and tuple(features.shape[1:]) != self.facts.example_shape:
+            raise FedawsError(
+                f"x has {features.shape[1]} features, the model was trained on {self.facts.example_shape[0]}; number "
+                "them as the training examples were"
+            )
         example_shape_fits(self.encoder, as_input(features[:1]).to(self.W.device), self.W.shape[1])
         return features.to(self.W.device)
 
 
-def train(
-    data: FederatedData | None = None,
-    encoder: nn.Module | None = None,
-    config: Config | None = None,
-    *,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    reporter: Reporter | None = None,
-) -> Run:
-    """Train over clients that each have one class; by default on the configured data with the configured encoder.
-
-    With a `folder` the run is recorded there and can be resumed; a run that was killed and resumed ends with the same
-    bits as one that was not. An encoder of your own is run in its eval mode, and its frozen parameters
-    (`requires_grad=False`) and buffers stay as they are.
-    """
-    cfg, reporter = config or Config(), reporter or Reporter()
-    device = _prepare(cfg)
-    own_data, own_encoder = data is not None, encoder is not None
-    if data is None:
-        data = load_data(cfg, method_of(cfg).classes_per_client)
-    if encoder is None:
-        encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    data, encoder = data.to(device), encoder.to(device)
-    check_setup(cfg, data, encoder, reporter.on_warning)
-    facts = Facts(
-        example_shape=tuple(data.x.shape[1:]),
-        example_dtype=_dtype_name(data.x),
-        class_names=data.class_names,
-        own_encoder=own_encoder,
-        own_data=own_data,
-    )
-    place = None if folder is None else Path(folder)
-    journal = Journal(cfg, facts, None if place is None else RunFolder(place))
-    with journal.held(), evaluating(encoder), shared_out(encoder):
-        state, history = journal.open(initial_state(cfg, data, encoder, shared=not own_encoder), resume)
-        state = _loop(cfg, data, encoder, state, journal, history, reporter)
-        theta = _model(cfg, data, encoder, state)
-        journal.finish(state, theta, lambda: examine(encoder, theta, state.W, data.x_test, data.y_test, cfg))
-    set_weights(encoder, theta)
-    return Run(cfg, encoder, theta, state.W, journal.facts(state), history, data, place)
-
-
 def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
-    """The model in a run folder, or an unfinished run's newest checkpoint; give an encoder of your own again."""
+    """The model in a run folder, or an unfinished run's newest checkpoint.
+
+    Parameters
+    ----------
+    folder
+        A folder that `fedaws.train`, the command line or `Run.save` wrote.
+    encoder
+        The encoder of your own that it was trained with, if it was.
+
+    Returns
+    -------
+    Run
+        The model and its metrics; its data are loaded when they are needed.
+    """
     record = RunFolder(Path(folder))
     cfg = record.config()
-    theta, W, facts = record.load_model()
+    theta, W, facts, bias = record.load_model()
     if encoder is None:
         if facts.own_encoder:
             raise FedawsError(
@@ -197,117 +184,13 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
     expected = {name: p.shape for name, p in model_tensors(encoder).items()}
     if expected != {name: t.shape for name, t in theta.items()} or W.shape[1] != cfg.model.embedding_dim:
         raise FedawsError(f"the weights in {folder} do not fit the encoder; give the one it was trained with")
+    if facts.class_names is not None and len(facts.class_names) != len(W):
+        raise FedawsError(f"{folder} has {len(facts.class_names)} class names for {len(W)} rows; it is damaged")
     set_weights(encoder, theta)
-    return Run(cfg, encoder, theta, W, facts, record.metrics(), folder=record.path)
+    model = Model(encoder, theta, W, cfg.model.normalize, bias, cfg.model.crowding)
+    return Run(cfg, model, facts, record.metrics(), folder=record.path)
 
 
-def _dtype_name(x: Rows) -> str:
+def dtype_name(x: Rows) -> str:
+    """The type of numbers, as records say it."""
     return str(x.dtype).removeprefix("torch.")
-
-
-def initial_state(cfg: Config, data: FederatedData, encoder: nn.Module, shared: bool = False) -> ServerState:
-    """θ⁰ from the encoder; W⁰ random on the sphere, from the seed.
-
-    With `shared` memory a run on the state changes the encoder's tables, which then need not be there twice.
-    """
-    theta = {name: p.detach() if shared else p.detach().clone() for name, p in trainable(encoder).items()}
-    return ServerState(0, theta, initial_rows(cfg, data.num_classes).to(data.x.device), data.class_of)
-
-
-def initial_rows(cfg: Config, num_classes: int) -> Tensor:
-    """W⁰: random on the sphere, from the seed."""
-    rng = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings"))
-    return F.normalize(torch.randn(num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
-
-
-def _loop(
-    cfg: Config,
-    data: FederatedData,
-    encoder: nn.Module,
-    state: ServerState,
-    journal: Journal,
-    history: list[Metrics],
-    reporter: Reporter,
-) -> ServerState:
-    run_clients = _timed(make_runner(cfg, data, encoder), journal)
-    available, counts = data.available, data.num_examples
-    reporter.on_start(state.round_num, cfg.train.rounds)
-    while state.round_num < cfg.train.rounds:
-        # A generator of its own for every round: nothing random needs to be saved.
-        rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
-        started = time.perf_counter()
-        state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True)
-        journal.add(state.loss, time.perf_counter() - started)
-        done = state.round_num
-        check_loss(state.loss, done)
-        if done == cfg.train.rounds and cfg.train.enroll and method_of(cfg).rows != "fixed":
-            sums = embedding_sums(encoder, _model(cfg, data, encoder, state), data)
-            state = replace(state, W=enroll(state.W, sums, cfg.train.enroll))
-        reporter.on_round(done, state.loss)
-        paused = time.perf_counter()
-        if done % cfg.train.evaluate_every == 0 or done == cfg.train.rounds:
-            check_weights(state)
-            theta = _model(cfg, data, encoder, state)
-            measures = evaluate(encoder, theta, state.W, data.x_test, data.y_test, cfg, data.label_weights)
-            paused = _spent(journal, "evaluation", paused)
-            row = journal.measured(done, measures)
-            history.append(row)
-            reporter.on_metrics(row)
-            warn_of_collapse(cfg, history, reporter.on_warning)
-        stop = reporter.should_stop()
-        if done % cfg.train.checkpoint_every == 0 or done == cfg.train.rounds or stop:
-            check_weights(state)
-            journal.checkpoint(state)
-        journal.trace(state)
-        _spent(journal, "records", paused)
-        if stop and done < cfg.train.rounds:
-            raise Interrupted(done)
-    return state
-
-
-def _timed(run_clients: RunClients, journal: Journal) -> RunClients:
-    """The same clients, with the time that they take counted; what a round takes beside them is the server's."""
-
-    def run(sent: Broadcast) -> Iterable[Update]:
-        started = time.perf_counter()
-        for update in run_clients(sent):
-            _spent(journal, "clients", started)
-            yield update
-            started = time.perf_counter()
-        _spent(journal, "clients", started)
-
-    return run
-
-
-def _spent(journal: Journal, part: str, since: float) -> float:
-    now = time.perf_counter()
-    journal.spend(part, now - since)
-    return now
-
-
-def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState) -> Params:
-    """What a model consists of beside W: θ, and BatchNorm's statistics as each client, or all at once, would tell."""
-    if not batch_norms(encoder):
-        return state.averaged
-    starts, count = data.starts[data.available].tolist(), max(8, 1000 // len(data.available))
-    ends = data.starts[data.available + 1].tolist()
-    assert isinstance(data.x, Tensor)  # images
-    samples = [as_input(data.x[s : min(s + count, e)]) for s, e in zip(starts, ends, strict=True)]
-    if cfg.model.norm == "batch-pooled":
-        samples = [torch.cat(samples)]
-    return state.averaged | measured_statistics(encoder, state.averaged, samples)
-
-
-def _prepare(cfg: Config) -> torch.device:
-    keep_freed_memory()
-    if cfg.train.threads != "auto":
-        torch.set_num_threads(cfg.train.threads)
-    name = cfg.train.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.ones(1, device=name).tolist()  # a device that cannot compute (meta) fails here too
-        return torch.device(name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise FedawsError(f"train.device={name} cannot be used: {reason}; set train.device=cpu") from None

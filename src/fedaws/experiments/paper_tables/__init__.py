@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from fedaws.config import Count, Section
-from fedaws.core.methods import METHODS
+from fedaws.core.methods import method_names, role_of
 from fedaws.errors import FedawsError
 from fedaws.experiments.sleec.settings import SleecConfig
 
@@ -16,7 +16,7 @@ Percentages = tuple[float, ...]
 """One for each of the table's measures; none at all where the paper has none."""
 
 SLEEC = "sleec"
-ROLES = {name: method.role for name, method in METHODS.items()} | {SLEEC: "oracle, centralised"}
+ROLES = {name: role_of(name) for name in method_names()} | {SLEEC: "oracle, centralised"}
 """All that a table may compare: the methods, and what is not federated at all."""
 
 

@@ -1,0 +1,111 @@
+"""What a method is: the functions in which methods differ, and nothing else. Those that come with the package are in
+`core/methods/`, a file each; one of your own is a value of this type, given to `fedaws.train`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedaws.core.optimizers import Optimizer
+from fedaws.types import Memory, Sums
+
+OwnLoss = Callable[[Tensor, Tensor], Tensor]
+"""(embeddings [B, d], the client's own row w [d]) → losses [B]. Both may have leading dimensions that broadcast."""
+
+SharedLoss = Callable[..., Tensor]
+"""(embeddings [B, d], labels [B], all rows W [C, d] or a sample of them, sample=how they were drawn, or None) →
+losses [B]."""
+
+StartRows = Callable[[Tensor], Tensor]
+"""Random unit rows [C, d] → W⁰."""
+
+RowsKind = Literal["own", "fixed", "secret", "all"]
+
+
+class When(NamedTuple):
+    """The round of a server step, and how far it may go."""
+
+    round_num: int
+    lr: float  # η of the class embeddings, the schedule's factor in it
+    factor: float  # of the schedule alone: a step that has a bound of its own comes to rest with it
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the server keeps the classes apart.
+
+    `step(W, classes, when, rng, memory)` changes W in place, after the clients of these classes were heard, and returns
+    its new memory; `init(W)` makes the memory before the first round.
+    """
+
+    step: Callable[[Tensor, Tensor, When, torch.Generator, Memory], Memory]
+    init: Callable[[Tensor], Memory] = lambda W: {}
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """The server's weights ω of the clients, where they are more than 1 or n_i.
+
+    `weights(memory, classes)` gives those of a cohort by its classes, `learn(memory, classes, losses)` the memory after
+    a round.
+    """
+
+    init: Callable[[Tensor], Memory]  # of W
+    weights: Callable[[Memory, Tensor], Tensor]
+    learn: Callable[[Memory, Tensor, Tensor], Memory]
+
+
+class LastStep(NamedTuple):
+    """After the last round, from what all clients tell once: `step(W, sums)` gives W, and a bias or None."""
+
+    step: Callable[[Tensor, Sums], tuple[Tensor, Tensor | None]]
+    wants_gram: bool = False
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of a table.
+
+    Attributes
+    ----------
+    name
+        What it is called in records and reports.
+    role
+        What it is, in a few words, as in "Baseline-1".
+    rows
+        What of W a client is sent: its `own` row, which it trains; its own row, `fixed` for good; nothing, as its fixed
+        row is its `secret`; or `all` of W, which is then averaged like θ (only oracles and plain FedAvg do that).
+    loss
+        An `OwnLoss`; for `all` rows a `SharedLoss`.
+    spread
+        The server's step on W after each round; None: no such step.
+    server
+        The server's optimiser of θ; None: as `[server]` says.
+    start
+        W⁰ from random unit rows.
+    weighting
+        The server's weights of the clients; None: as `clients.weighting` says.
+    last_step
+        After the last round; None: as `train.last_step` says.
+    classes_per_client
+        How many classes a client's data have.
+    """
+
+    name: str
+    role: str
+    rows: RowsKind
+    loss: OwnLoss | SharedLoss
+    spread: Spread | None = None
+    server: Optimizer | None = None
+    start: StartRows = lambda rows: rows
+    weighting: Weighting | None = None
+    last_step: LastStep | None = None
+    classes_per_client: int = 1
+
+    @property
+    def trains_own_row(self) -> bool:
+        """Whether a client moves the row that it has."""
+        return self.rows == "own"

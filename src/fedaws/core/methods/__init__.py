@@ -1,0 +1,44 @@
+"""The methods that come with the package: a file each, found by its name. To add one, add a file.
+
+A file has a function `method(cfg, classes)` that gives the :class:`Method` of a configuration; `classes` is what the
+server knows of the classes, or None where only the method's description is wanted. Settings of its own are a
+pydantic model `Options` in the same file, set as `options.key=value`.
+"""
+
+import difflib
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from fedaws.config import Config
+from fedaws.core.method import Method
+from fedaws.errors import FedawsError
+from fedaws.types import ClassFacts
+
+_FIRST = ("fedaws", "positive-only", "fixed", "softmax")  # the paper's table; the others follow by name
+
+
+@cache
+def method_names() -> tuple[str, ...]:
+    """All methods, those of the paper's tables first."""
+    found = {module.name.replace("_", "-") for module in iter_modules(__path__)}
+    return (*_FIRST, *sorted(found - set(_FIRST)))
+
+
+def method_of(cfg: Config, classes: ClassFacts | None = None) -> Method:
+    """The method that a configuration names, with its settings."""
+    if cfg.method not in method_names():
+        close = difflib.get_close_matches(cfg.method, method_names(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(method_names())}"
+        raise FedawsError(f"no method {cfg.method!r}; {hint} (or give one of your own: fedaws.train(…, method=…))")
+    module = import_module(f"{__name__}.{cfg.method.replace('-', '_')}")
+    options = getattr(module, "Options", None)
+    if options is None and cfg.options:
+        raise FedawsError(f"method={cfg.method} has no options, got {', '.join(cfg.options)}; leave them out")
+    made: Method = module.method(cfg, classes)
+    return made
+
+
+def role_of(name: str) -> str:
+    """What a method is, in a few words; of one that is not ours its name says all there is."""
+    return method_of(Config(method=name)).role if name in method_names() else ""

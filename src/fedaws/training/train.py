@@ -1,0 +1,244 @@
+"""`train`: from data, encoder, method and configuration to a model."""
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedaws.config import Config, parse
+from fedaws.core.algorithm import run_round
+from fedaws.core.last_step import make_last_step, take_last_step
+from fedaws.core.method import Method
+from fedaws.core.methods import method_of
+from fedaws.core.start import random_rows, start_state
+from fedaws.data import FederatedData, load_data
+from fedaws.data.federated import as_input
+from fedaws.errors import FedawsError
+from fedaws.evaluate import Measure, Model, TestSet
+from fedaws.hashing import hash64
+from fedaws.machine.memory import keep_freed_memory
+from fedaws.machine.threads import shared_out
+from fedaws.models import (
+    batch_norms,
+    build_encoder,
+    evaluating,
+    measured_statistics,
+    set_weights,
+    table_names,
+    trainable,
+)
+from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.journal import Journal
+from fedaws.runners import make_runner
+from fedaws.runners.sums import ask_sums
+from fedaws.training.checks import check_setup
+from fedaws.training.run import Run, dtype_name
+from fedaws.training.session import Reporter, Session
+from fedaws.training.warm_start import Start, begin_with, digest, weights_of
+from fedaws.types import AskSums, Broadcast, Params, RunClients, ServerState, Update
+
+
+def train(
+    data: FederatedData | None = None,
+    encoder: nn.Module | None = None,
+    config: Config | None = None,
+    *,
+    method: Method | None = None,
+    start: Start | None = None,
+    measures: Mapping[str, Measure] | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Train over clients that each have one class; by default on the configured data with the configured encoder.
+
+    Parameters
+    ----------
+    data
+        The clients' examples and the test set, by :func:`fedaws.from_arrays` and the like; by default as `[data]` says.
+    encoder
+        A module that maps examples [B, …] to embeddings [B, `model.embedding_dim`]; by default as `[model]` says. It is
+        run in its eval mode and trained in place; its frozen parameters (`requires_grad=False`) and buffers stay.
+    config
+        The settings; by default those of `Config()`.
+    method
+        A method of your own; by default the one that `config.method` names.
+    start
+        Weights to start from: another :class:`Run`, a run folder, a `.safetensors` file, or tensors by name.
+    measures
+        Measures of your own by name: functions of a `Model` and a `TestSet` that give a number.
+    folder
+        Where the run is recorded, so that it can be resumed, reported and loaded; by default nowhere.
+    resume
+        Go on with the run in `folder`, if there is one. A run that was killed and resumed ends with the same bits as
+        one that was not. What was given in Python is to be given again.
+    reporter
+        Whom to tell of rounds, metrics and warnings.
+
+    Returns
+    -------
+    Run
+        The trained model with its metrics.
+    """
+    cfg, reporter = _checked(config, data, encoder, method), reporter or Reporter()
+    device = _prepare(cfg)
+    own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
+    if data is None:
+        data = load_data(cfg, (method or method_of(cfg)).classes_per_client)
+    if encoder is None:
+        encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
+    data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
+    method = method or method_of(cfg, data.class_facts)
+    check_setup(cfg, method, data, encoder, reporter.on_warning)
+    weights = None if begun_with is None else weights_of(begun_with)
+    if weights is not None:
+        begin_with(encoder, weights, reporter.on_warning)
+    facts = Facts(
+        example_shape=tuple(data.x.shape[1:]),
+        example_dtype=dtype_name(data.x),
+        class_names=data.class_names,
+        own_encoder=own_encoder,
+        own_data=own_data,
+        own_method=own_method,
+        encoder=type(encoder).__name__ if own_encoder else None,
+        role=method.role,
+        start=None if weights is None else digest(weights),
+        tested_on=data.tested_on,
+        own_measures=tuple(sorted(measures or ())),
+        classes=data.num_classes,
+    )
+    place = None if folder is None else Path(folder)
+    journal = Journal(cfg, facts, None if place is None else RunFolder(place))
+    with evaluating(encoder), shared_out(encoder):
+        # All that may be refused comes before the folder is touched.
+        run_clients, ask = make_runner(cfg, method, data, encoder), ask_sums(encoder, data)
+        first = initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask)
+        with journal.held():
+            state, history = journal.open(first, resume)
+            session = Session(
+                cfg,
+                method,
+                journal,
+                reporter,
+                model_of=lambda state: _model(cfg, data, encoder, state),
+                test_of=lambda _: TestSet(data.x_test, data.y_test, data.label_weights),
+                checkpoint_every=cfg.train.checkpoint_every,
+                measures=measures or {},
+                history=history,
+            )
+            state = _loop(cfg, method, data, state, session, run_clients, ask)
+            model = session.finish(state)
+    set_weights(encoder, model.theta)
+    return Run(cfg, model, journal.facts(state), session.history, data, place)
+
+
+def initial_state(
+    cfg: Config,
+    data: FederatedData,
+    encoder: nn.Module,
+    method: Method | None = None,
+    shared: bool = False,
+    ask: AskSums | None = None,
+) -> ServerState:
+    """θ⁰ from the encoder, W⁰ and the memories.
+
+    With `shared` memory a run on the state changes the encoder's tables, which then need not be there twice.
+    """
+    theta = {name: p.detach() if shared else p.detach().clone() for name, p in trainable(encoder).items()}
+    rows = _start_rows(cfg, data, theta, ask or ask_sums(encoder, data))
+    return start_state(cfg, method or method_of(cfg), theta, rows, data.class_of, table_names(encoder))
+
+
+def _checked(config: Any, data: Any, encoder: Any, method: Any) -> Config:
+    """The configuration, once the arguments are known to be what they should; a method of one's own gives its name."""
+    wanted: list[tuple[Any, type, str, str]] = [
+        (data, FederatedData, "data", "fedaws.from_arrays(x, y)"),
+        (encoder, nn.Module, "encoder", "a torch.nn.Module"),
+        (config, Config, "config", "a fedaws.Config, as by fedaws.config.load(name)"),
+        (method, Method, "method", "a fedaws.Method; for one by its name set config.method"),
+    ]
+    for value, kind, name, fix in wanted:
+        if value is not None and not isinstance(value, kind):
+            raise FedawsError(f"{name} is a {type(value).__name__}; wanted {fix}")
+    cfg = config or Config()
+    return cfg if method is None else parse(cfg.model_dump() | {"method": method.name})
+
+
+def _loop(
+    cfg: Config,
+    method: Method,
+    data: FederatedData,
+    state: ServerState,
+    session: Session,
+    run_clients: RunClients,
+    ask: AskSums,
+) -> ServerState:
+    run_clients, last_step = _timed(run_clients, session), make_last_step(cfg, method)
+    available, counts = data.available, data.num_examples
+    session.reporter.on_start(state.round_num, cfg.train.rounds)
+    while state.round_num < cfg.train.rounds:
+        # A generator of its own for every round: nothing random needs to be saved.
+        rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
+        began = time.perf_counter()
+        state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method)
+        seconds = time.perf_counter() - began
+        if last_step is not None and state.round_num == cfg.train.rounds:
+            state = take_last_step(state, session.model_of(state).theta, last_step, ask)
+        session.after_round(state, seconds)
+    return state
+
+
+def _timed(run_clients: RunClients, session: Session) -> RunClients:
+    """The same clients, with the time that they take counted; what a round takes beside them is the server's."""
+
+    def run(sent: Broadcast) -> Iterable[Update]:
+        began = time.perf_counter()
+        for update in run_clients(sent):
+            session.spend("clients", began)
+            yield update
+            began = time.perf_counter()
+        session.spend("clients", began)
+
+    return run
+
+
+def _start_rows(cfg: Config, data: FederatedData, theta: Params, ask: AskSums) -> Tensor:
+    """Random unit rows, or where they are asked for each class's mean embedding under θ⁰."""
+    rows = random_rows(cfg, data.num_classes).to(data.x.device)
+    if cfg.model.start_rows == "random":
+        return rows
+    sums = ask(theta, False)
+    return torch.where(sums.counts[:, None] > 0, F.normalize(sums.sums, dim=1), rows)
+
+
+def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState) -> Model:
+    """θ, with BatchNorm's statistics as each client, or all at once, would tell, and W."""
+    theta = state.averaged
+    if batch_norms(encoder):
+        starts, count = data.starts[data.available].tolist(), max(8, 1000 // len(data.available))
+        ends = data.starts[data.available + 1].tolist()
+        assert isinstance(data.x, Tensor)  # images
+        samples = [as_input(data.x[s : min(s + count, e)]) for s, e in zip(starts, ends, strict=True)]
+        if cfg.model.norm == "batch-pooled":
+            samples = [torch.cat(samples)]
+        theta = theta | measured_statistics(encoder, theta, samples)
+    return Model(encoder, theta, state.W, cfg.model.normalize, state.bias, cfg.model.crowding)
+
+
+def _prepare(cfg: Config) -> torch.device:
+    keep_freed_memory()
+    if cfg.train.threads != "auto":
+        torch.set_num_threads(cfg.train.threads)
+    name = cfg.train.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.ones(1, device=name).tolist()  # a device that cannot compute (meta) fails here too
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise FedawsError(f"train.device={name} cannot be used: {reason}; set train.device=cpu") from None

@@ -1,0 +1,71 @@
+"""Weights that training starts from instead of random ones: of another run, of a file, or given."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedaws.errors import FedawsError
+from fedaws.models import trainable
+from fedaws.record.folder import RunFolder
+from fedaws.types import Params
+
+if TYPE_CHECKING:
+    from fedaws.training.run import Run
+
+Start = Union[str, Path, Mapping[str, Tensor], "Run"]
+"""A run, a run's folder, a .safetensors file, or tensors by name."""
+
+
+def weights_of(start: Any) -> Params:
+    """The tensors by name, wherever they are."""
+    if isinstance(start, Mapping):
+        return dict(start)
+    if hasattr(start, "theta"):
+        theta: Params = start.theta
+        return theta
+    if not isinstance(start, str | Path):
+        raise FedawsError(f"start is a {type(start).__name__}; wanted a Run, a run folder, a file or tensors by name")
+    path = Path(start).expanduser()
+    if path.is_dir():
+        return RunFolder(path).load_model().theta
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise FedawsError(f"start: {path} does not exist; wanted a run folder or a .safetensors file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FedawsError(f"start: {path} is no sound .safetensors file: {' '.join(str(error).split())}") from None
+
+
+@torch.no_grad()
+def begin_with(encoder: nn.Module, weights: Params, warn: Callable[[str], None]) -> None:
+    """Give the encoder's trainable parameters these weights; each must be there, whatever else is in them."""
+    wanted = trainable(encoder)
+    missing = [name for name in wanted if name not in weights]
+    if missing:
+        raise FedawsError(
+            f"start has no {', '.join(missing[:3])}; wanted all of the encoder's {len(wanted)} parameters"
+        )
+    for name, parameter in wanted.items():
+        if weights[name].shape != parameter.shape:
+            got, want = tuple(weights[name].shape), tuple(parameter.shape)
+            raise FedawsError(f"start has {name} of shape {got}, the encoder {want}; take the encoder it belongs to")
+        if not bool(torch.isfinite(weights[name]).all()):
+            raise FedawsError(f"start has NaN or infinite values in {name}; take another file")
+        parameter.copy_(weights[name])
+    if len(weights) > len(wanted):
+        warn(f"start has {len(weights) - len(wanted)} tensors that the encoder has no place for; they are left out")
+
+
+def digest(weights: Params) -> str:
+    """What tells these weights from others, for the record."""
+    total = hashlib.sha256()
+    for name in sorted(weights):
+        total.update(name.encode())
+        total.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
