@@ -30,7 +30,7 @@ def order_for(client: int, config: Config, encoder: nn.Module) -> Message:
 
 def largest_use(client: int, config: Config) -> int:
     """Bytes that Python's and torch's own objects of an answer take; those of tensors are counted from their sizes."""
-    data = _one_client(torch.zeros(5, 6), client, client)
+    data = _one_client(torch.zeros(5, 6), client)
     tensors = (data.x, data.y, data.starts, data.class_of)
     tracemalloc.start()
     encoder = build_encoder(config.model, (6,), 0)
@@ -51,7 +51,7 @@ def test_a_node_alone_draws_the_batches_that_it_has_in_a_simulation(tiny: Config
     x = torch.arange(40.0)[:, None]
     y = torch.arange(4).repeat_interleave(10)
     whole = FederatedData(x, y, torch.arange(0, 41, 10), torch.arange(4), 4, x, y)
-    alone = _one_client(x[30:], 3, 3)
+    alone = _one_client(x[30:], 3)
     for round_num in range(5):
         simulated = BatchPlan(whole, config.clients, 7).draw(torch.tensor([3]), round_num)
         own = BatchPlan(alone, config.clients, 7).draw(torch.tensor([0]), round_num)

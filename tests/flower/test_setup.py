@@ -3,6 +3,7 @@
 import shutil
 import ssl
 import stat
+import subprocess
 import tomllib
 from collections.abc import Callable
 from io import BytesIO
@@ -23,6 +24,7 @@ from fedaws.flower.server_app import app
 from fedaws.flower.settings import run_settings
 from fedaws.flower.setup import create
 from fedaws.flower.strategy import FedAwS
+from fedaws.flower.up import Processes, register
 from helpers import refusal
 
 
@@ -113,6 +115,71 @@ def test_only_the_owner_can_look_into_the_folder(place: Any) -> None:
     assert stat.S_IMODE(place.root.stat().st_mode) == 0o700
 
 
+def test_an_empty_folder_that_others_could_look_into_is_closed(tmp_path: Path, tiny: Config) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    place = create(tmp_path / "open", tiny, 2, 2)
+    assert stat.S_IMODE(place.root.stat().st_mode) == 0o700
+
+
+def test_a_folder_with_other_things_that_others_can_look_into_is_refused(tmp_path: Path, tiny: Config) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    (tmp_path / "open" / "notes").touch()
+    assert "others can look into" in refusal(lambda: create(tmp_path / "open", tiny, 2, 2))
+    assert [path.name for path in (tmp_path / "open").iterdir()] == ["notes"]
+
+
+def test_a_federation_whose_data_are_on_the_nodes_is_made_without_any(cli: Callable[..., Any], tiny_toml: Path) -> None:
+    arguments = ("--clients", 3, "--classes", 2, "--no-data", "--example-shape", "1, 28,28", "--example-dtype", "uint8")
+    code, _, err = cli("flower", "init", "trial", "--config", tiny_toml, "-s", "data.name=nowhere.npz", *arguments)
+    assert code == 0, err
+    assert "fedaws flower register trial" in err
+    federation = read_federation(Path("trial/server/federation.toml"))
+    assert (federation.example_shape, federation.example_dtype, federation.test) == ((1, 28, 28), "uint8", None)
+    assert [m.class_id for m in federation.members] == [0, 0, 1]
+    assert {path.name for path in Path("trial/nodes/node-2").iterdir()} == {"key", "key.pub", "ca.crt"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--no-data",), "--example-shape: got 'nothing'"),
+        (("--no-data", "--example-shape", "28x28"), "wanted sizes, as in 64 or 1,28,28"),
+        (("--no-data", "--example-shape", "0"), "wanted sizes"),
+        (("--no-data", "--example-shape", "6", "--example-dtype", "int8"), "wanted float32 or uint8"),
+        (("--example-shape", "6"), "goes with --no-data"),
+    ],
+)
+def test_init_refuses_a_shape_that_is_none(
+    refused: Callable[..., str], tiny_toml: Path, arguments: tuple[str, ...], line: str
+) -> None:
+    assert line in refused("flower", "init", "trial", "--clients", 3, "--config", tiny_toml, *arguments)
+    assert not Path("trial").exists()
+
+
+def test_a_trial_without_examples_is_not_started(refused: Callable[..., str], tiny_toml: Path) -> None:
+    create(Path("trial"), Config(), 2, example_shape=(6,))
+    assert "put the examples of node-0 there" in refused("flower", "up", "trial")
+
+
+def test_register_tells_the_superlink_of_all_nodes_by_the_servers_own_files(
+    tmp_path: Path, tiny: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = create(tmp_path / "federation", tiny, 3, 3, ["server.example"])
+    shutil.rmtree(place.root / "nodes")  # each is on its own machine
+    asked: dict[str, str] = {}
+
+    def answered(self: Processes, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        assert home == place.home
+        assert arguments[:2] == ("supernode", "register")
+        asked[arguments[-1]] = Path(arguments[2]).read_text().strip()
+        code = 1 if arguments[-1] == "node-1" else 0
+        return subprocess.CompletedProcess(arguments, code, "", "Public key already in use")
+
+    monkeypatch.setattr(Processes, "flwr", answered)
+    assert [member.name for member in register(place.root)] == ["node-0", "node-1", "node-2"]
+    assert asked == {m.name: m.public_key for m in read_federation(place.federation).members}
+
+
 def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
     assert {p.name for p in place.node("node-2").iterdir()} == {"key", "key.pub", "ca.crt", "data.npz"}
     assert not {p.name for p in place.server.iterdir()} & {"ca.key", "key"}
@@ -120,7 +187,8 @@ def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
 
 def test_the_operators_settings_name_the_server_that_was_given(place: Any) -> None:
     found = tomllib.loads((place.home / "config.toml").read_text())["superlink"]
-    assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": str(place.authority)}
+    assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": "server/ca.crt"}
+    assert (place.root / "server" / "ca.crt").exists()  # so that the folder may be copied anywhere
 
 
 def test_an_address_with_colons_is_told_from_its_port(tmp_path: Path, tiny: Config) -> None:
@@ -159,7 +227,7 @@ def test_flower_takes_the_app_folder(place: Any, folder: str) -> None:
     path = (place.app if folder == "trial" else example) / "pyproject.toml"
     config, warnings = load_and_validate(path)
     assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "fedaws.flower.server_app:app"
-    assert [w for w in warnings if "description" not in w and "license" not in w] == []
+    assert warnings == []
     run_settings(tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"])
 
 

@@ -3,26 +3,25 @@
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Self
+from typing import Self, TypeVar
 
 import httpx
-from flwr.app import Message, Metadata
+from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
-from fedaws.flower import wire
 from fedaws.flower.federation import Member
-from fedaws.flower.wire import Expected, Limits, Rejected, Reply, printable
-from fedaws.types import ServerState
+from fedaws.flower.wire import Limits, Rejected, printable
 
 _LOG = logging.getLogger("flwr")
 _AT_ONCE = 16  # looks for replies: each waits for the SuperLink's answer, so a slow one is asked less often
 _STALLED = 2.0  # seconds after which a look does not count among these
 _TICK = 0.05  # seconds
 
+Answer = TypeVar("Answer")
 Found = list[Message] | BaseException | None
 """Replies to a message; why there are none; or None for replies that are not to it."""
 
@@ -106,10 +105,10 @@ class Mailbox:
         """Who was asked by which message."""
         return {asked.metadata.message_id: asked.member.name for asked in self.asked}
 
-    def good(self, replies: Iterable[Message], state: ServerState, unit_rows: bool) -> dict[int, Reply]:
-        """The good replies by client number."""
+    def good(self, replies: Iterable[Message], read: Callable[[RecordDict, Member], Answer]) -> dict[int, Answer]:
+        """The good replies by client number; `read` raises what is wrong with one."""
         asked = {a.metadata.message_id: a for a in self.asked}
-        good = dict[int, Reply]()
+        good = dict[int, Answer]()
         for message in replies:
             found = asked.get(message.metadata.reply_to_message_id)
             name = None if found is None else found.member.name
@@ -118,7 +117,8 @@ class Mailbox:
                     raise Rejected("unasked", "it answers no message of this round")
                 if found.member.client in good:
                     raise Rejected("replayed", "its client has answered already")
-                good[found.member.client] = self._read(message, found, state, unit_rows)
+                _check_sender(message, found)
+                good[found.member.client] = read(message.content, found.member)
                 self.answers[found.member.name] = None
             except Rejected as error:
                 self._drop(name, error.reason, str(error))
@@ -126,27 +126,18 @@ class Mailbox:
                 self._drop(name, "bytes", f"unreadable: {type(error).__name__}: {error!s:.80}")
         return good
 
-    def _read(self, message: Message, asked: Asked, state: ServerState, unit_rows: bool) -> Reply:
-        if message.has_error():  # of a lost node the SuperLink tells, in its own name
-            raise Rejected("failed", f"code {message.error.code}: {message.error.reason!s:.200}")
-        if message.metadata.src_node_id != asked.metadata.dst_node_id:
-            raise Rejected("sender", f"node {message.metadata.src_node_id} answers for another")
-        expected = Expected(
-            round_num=state.round_num,
-            client=asked.member.client,
-            class_id=asked.member.class_id,
-            theta=state.theta,
-            row_size=state.W.shape[1],
-            unit_rows=unit_rows,
-            limits=self.limits,
-        )
-        return wire.read_reply(message.content, expected)
-
     def _drop(self, name: str | None, reason: str, detail: str) -> None:
         self.rejected[reason] += 1
         if name is not None:
             self.answers.setdefault(name, reason)  # a replay does not undo the answer
         _LOG.warning("dropped a reply of %s: %s", name or "somebody", printable(detail))
+
+
+def _check_sender(message: Message, asked: Asked) -> None:
+    if message.has_error():  # of a lost node the SuperLink tells, in its own name
+        raise Rejected("failed", f"code {message.error.code}: {message.error.reason!s:.200}")
+    if message.metadata.src_node_id != asked.metadata.dst_node_id:
+        raise Rejected("sender", f"node {message.metadata.src_node_id} answers for another")
 
 
 class _Lookers:

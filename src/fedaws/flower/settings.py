@@ -13,6 +13,9 @@ from fedaws.config import Config, Count, Positive
 from fedaws.errors import FedawsError
 from fedaws.flower.wire import Limits
 
+SERVER_LOG = "server.log"
+"""The server's log, in the run folder."""
+
 Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
 """A path, which has no NUL."""
 
