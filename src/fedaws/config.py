@@ -114,7 +114,8 @@ class ServerConfig(Section):
 class SpreadConfig(Section):
     """The server-side step that keeps the classes apart."""
 
-    regularizer: Literal["margin", "nearest", "moments"] = "margin"  # eq. (6), eq. (7), first and second moment
+    # eq. (6), eq. (7), first and second moment; softmax over mined rows (FedGC), uniformity, hyperspherical energy
+    regularizer: Literal["margin", "nearest", "moments", "softmax", "uniformity", "energy"] = "margin"
     weight: NonNegative = 10.0  # λ of the pairs; center and whiten have none
     margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = (
         1.0  # ν, a cosine distance: none is above 2
@@ -138,7 +139,7 @@ class TrainConfig(Section):
     enroll: NonNegative = 0.0  # after the last round so much of the mean of a class's embeddings is added to its row
     # then W anew from all clients' embeddings: by ridge regression, or as Gaussian classes with one covariance (lda)
     last_step: Literal["none", "ridge", "lda"] = "none"
-    ridge: NonNegative = 1.0  # λ of that
+    ridge: NonNegative = 1.0  # λ of that, in units of the mean eigenvalue of the embeddings' second moment
     warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
     sizes: tuple[tuple[Fraction, Side], ...] = ()  # from this part of the rounds on, images of this size
     evaluate_every: Count = 25
@@ -182,12 +183,16 @@ class Config(Section):
                 f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
                 "set one of them"
             )
-        all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer == "margin")
+        all_pairs = spread.neighbors == "all" or (
+            spread.neighbors == "auto" and spread.regularizer in ("margin", "uniformity", "energy")
+        )
         if all_pairs and spread.candidates != "all":
             raise ValueError(
                 f"spread.candidates={spread.candidates} has no effect on all pairs; "
                 "set spread.neighbors to mine among them"
             )
+        if spread.regularizer == "softmax" and spread.neighbors == "all":
+            raise ValueError("spread.regularizer=softmax is over mined rows; set spread.neighbors to a number or auto")
         if self.clients.sampled_classes and (self.method == "fedavg" or self.data.classes_per_client not in (None, 1)):
             raise ValueError(
                 f"clients.sampled_classes={self.clients.sampled_classes} needs clients of one class; "

@@ -57,17 +57,19 @@ def enroll(W: Tensor, sums: Tensor, weight: float) -> Tensor:
 def ridge(sums: Sums, weight: float) -> Tensor:
     r"""Ridge regression of the labels on the embeddings (SphereFed: Dong et al. 2022; Fed3R: Fanì et al. 2024).
 
-    .. math:: w_c = \Big(\Sigma z z^T + \lambda I\Big)^{-1} \sum_{x \in c} z
+    .. math:: w_c = \Big(G + \lambda \bar g I\Big)^{-1} \sum_{x \in c} z, \qquad G = \Sigma z z^T, \quad
+              \bar g = \operatorname{tr} G / d
 
+    λ counts in the mean of G's eigenvalues, so that it means the same whatever the number of examples and dimensions.
     Rows have unequal lengths; a class without examples gets 0.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # classes 0, 1, 1
     >>> ridge(Sums(torch.tensor([1, 2]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]), z.T @ z), weight=1.0)
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.6667]])
+    tensor([[0.4000, 0.0000],
+            [0.0000, 0.5714]])
     """
     gram = _second_moment(sums)
-    regular = gram + weight * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    regular = gram + _ridge(gram, weight)
     rows: Tensor = torch.linalg.solve(regular, sums.sums.T.to(gram.dtype)).T
     return rows.to(sums.sums.dtype).contiguous()
 
@@ -76,7 +78,7 @@ def shared_covariance(sums: Sums, weight: float) -> tuple[Tensor, Tensor]:
     r"""Linear discriminant analysis: Gaussian classes with one covariance and the classes' own frequencies.
 
     .. math:: w_c = \Sigma^{-1} \mu_c, \quad b_c = \log \pi_c - \tfrac12 \mu_c^T \Sigma^{-1} \mu_c, \quad
-              \Sigma = \tfrac1n \Big(\sum z z^T - \sum_c n_c \mu_c \mu_c^T + \lambda I\Big)
+              \Sigma = \tfrac1n \Big(G - \sum_c n_c \mu_c \mu_c^T + \lambda \bar g I\Big)
 
     :math:`\pi_c = (n_c + ½)/(n + C/2)`, so that a class without examples, with μ = 0, is not impossible.
     """
@@ -84,11 +86,15 @@ def shared_covariance(sums: Sums, weight: float) -> tuple[Tensor, Tensor]:
     counts = sums.counts.to(gram.dtype)
     means = sums.sums.to(gram.dtype) / counts.clamp_min(1)[:, None]
     within = gram - (counts[:, None] * means).T @ means
-    covariance = (within + weight * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)) / counts.sum()
+    covariance = (within + _ridge(gram, weight)) / counts.sum()
     rows = torch.linalg.solve(covariance, means.T).T
     prior = ((counts + 0.5) / (counts.sum() + 0.5 * len(counts))).log()
     bias = prior - 0.5 * (rows * means).sum(1)
     return rows.to(sums.sums.dtype).contiguous(), bias.to(sums.sums.dtype)
+
+
+def _ridge(gram: Tensor, weight: float) -> Tensor:
+    return torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * (weight * gram.trace() / len(gram))
 
 
 def _second_moment(sums: Sums) -> Tensor:

@@ -92,6 +92,8 @@ class Method:
         After the last round; None: as `train.last_step` says.
     classes_per_client
         How many classes a client's data have.
+    needs
+        What the server must know of the classes: their `features`, or the `cooccurrence` of labels.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Method:
     weighting: Weighting | None = None
     last_step: LastStep | None = None
     classes_per_client: int = 1
+    needs: frozenset[Literal["features", "cooccurrence"]] = frozenset()
 
     @property
     def trains_own_row(self) -> bool:

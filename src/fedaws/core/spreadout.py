@@ -44,7 +44,7 @@ def spreadout(W: Tensor, margin: float, distance: Distance = "cosine") -> Tensor
     tensor(0.7200)
     """
     total = W.new_zeros(())
-    for rows in _row_blocks(len(W), len(W)):
+    for rows in row_blocks(len(W), len(W)):
         gap = (margin - _distances(W[rows], W, distance)).clamp_min(0).square()
         own = torch.arange(rows.start, rows.stop, device=W.device)
         total = total + gap.scatter(1, own[:, None], 0.0).sum()
@@ -92,7 +92,7 @@ def spreadout_gradient(W: Tensor, margin: float) -> tuple[Tensor, Tensor]:
 def pairs_gradient(W: Tensor, pair: Pair) -> tuple[Tensor, Tensor]:
     r"""Over all ordered pairs: ∇_c = 2 Σ_{c'} φ'(s_{cc'}) w_{c'}, and ρ_c = Σ_{c'} φ'(s_{cc'}); in row blocks."""
     gradient, slopes = torch.empty_like(W), W.new_empty(len(W))
-    for rows in _row_blocks(len(W), len(W)):
+    for rows in row_blocks(len(W), len(W)):
         slope = pair.slope_(W[rows] @ W.T)
         slope[torch.arange(len(slope), device=W.device), torch.arange(rows.start, rows.stop, device=W.device)] = 0
         slopes[rows] = slope.sum(1)
@@ -111,7 +111,7 @@ def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair) -> 
     rows = W[ids]
     c, y = local[:, :1].expand(m, k).reshape(-1), local[:, 1:].reshape(-1)
     if pair.constant is None:
-        slope = pair.slope_(_pair_scores(rows, c, y).view(m, k)).view(-1)
+        slope = pair.slope_(_pair_scores(rows, c, y).view(m, k)).reshape(-1)
     else:
         slope = W.new_full((m * k,), pair.constant)
     ends, others = torch.cat([c, y]), torch.cat([y, c])
@@ -256,7 +256,7 @@ def resolve_neighbors(cfg: SpreadConfig, num_classes: int) -> int | Literal["all
     """
     if cfg.neighbors != "auto":
         return cfg.neighbors
-    if cfg.regularizer == "margin":
+    if cfg.regularizer in ("margin", "uniformity", "energy"):
         return "all"
     available = num_classes if cfg.candidates == "all" else min(cfg.candidates, num_classes)
     return max(1, min(10, available // 3))
@@ -289,6 +289,7 @@ def reachable_margin(num_classes: int, dim: int) -> float:
     return 1 + 1 / (num_classes - 1) if 1 < num_classes <= dim + 1 else 1.0
 
 
-def _row_blocks(rows: int, columns: int) -> Iterator[slice]:
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Slices of so many rows that a block with as many columns is a tile."""
     height = max(1, mining.TILE // max(1, columns))
     return (slice(s, min(s + height, rows)) for s in range(0, rows, height))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.embedding_tables import init_tables
-from fedaws.core.method import Method
+from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
 from fedaws.hashing import hash64
 from fedaws.types import Params, ServerState
@@ -18,6 +18,30 @@ def random_rows(cfg: Config, num_classes: int) -> Tensor:
     """Random unit rows [C, d], from the seed. The paper does not say how W starts."""
     rng = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings"))
     return F.normalize(torch.randn(num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
+
+
+def simplex(rows: Tensor) -> Tensor:
+    r"""The regular simplex: C ≤ d + 1 unit rows at equal cosines −1/(C − 1), turned as the random `rows` say.
+
+    >>> W = simplex(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+    >>> torch.allclose(W @ W.T, torch.full((4, 4), -1 / 3).fill_diagonal_(1), atol=1e-6)
+    True
+    """
+    count = len(rows)
+    basis = torch.linalg.qr(rows[: count - 1].T.double()).Q  # [d, C − 1], orthonormal columns
+    centred = torch.eye(count, dtype=torch.float64, device=rows.device) - 1 / count
+    corners = torch.linalg.qr(centred[:, : count - 1]).Q  # [C, C − 1], orthonormal columns at right angles to 1
+    return F.normalize(corners @ basis.T, dim=1).to(rows.dtype)
+
+
+def spread_first(rows: Tensor, spread: Spread, steps: int, lr: float) -> Tensor:
+    """Rows that the method's spreading has kept apart for so many rounds before any data are seen."""
+    W, everybody = rows.clone(), torch.arange(len(rows), device=rows.device)
+    rng, memory = torch.Generator().manual_seed(0), spread.init(rows)
+    for step in range(steps):
+        factor = 1 - step / steps
+        memory = spread.step(W, everybody, When(step, factor * lr, factor), rng, memory)
+    return W
 
 
 def start_state(

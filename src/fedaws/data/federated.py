@@ -65,13 +65,15 @@ def from_arrays(
     classes_per_client: int = 1,
     validation: float = 0.0,
     class_names: Sequence[str] | None = None,
+    class_features: Any = None,
     seed: int = 0,
 ) -> FederatedData:
     """A federation from arrays (NumPy or torch): x [N, …] and integer labels y [N], and the same for testing.
 
     Without a test set the training examples are tested on. `validation` takes that fraction (< 1) or number (≥ 1) of
     the training examples away and tests on them instead, for tuning. `num_classes` beyond what the labels show gives
-    the other classes a row of W that is never trained.
+    the other classes a row of W that is never trained. `class_features` [classes, f] is what the server may know of the
+    classes, for methods that make rows of it.
 
     >>> data = from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1])
     >>> data.num_examples.tolist()
@@ -107,7 +109,15 @@ def from_arrays(
         x_test=_channels_last(test_features.clone()),
         y_test=test_labels,
         class_names=None if class_names is None else tuple(class_names),
+        class_facts=None if class_features is None else ClassFacts(features=_class_features(class_features, classes)),
     )
+
+
+def _class_features(features: Any, classes: int) -> Tensor:
+    found = as_features(features, "class_features")
+    if found.ndim != 2 or len(found) != classes:
+        raise FedawsError(f"class_features has shape {tuple(found.shape)}; wanted a row for each of {classes} classes")
+    return found.to(torch.float32)
 
 
 def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedData:

@@ -12,6 +12,7 @@ from fedaws.data.federated import FederatedData, by_client, hold_out
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import SparseRows, is_scipy
+from fedaws.types import ClassFacts
 
 
 def from_sparse(
@@ -26,6 +27,7 @@ def from_sparse(
     validation: float = 0.0,
     class_names: Sequence[str] | None = None,
     propensity: tuple[float, float] = (0.55, 1.5),
+    cooccurrence: bool = False,
     seed: int = 0,
 ) -> FederatedData:
     """A federation from sparse examples with sets of labels, as scipy matrices or :class:`SparseRows`.
@@ -33,8 +35,9 @@ def from_sparse(
     For training an example has one label, drawn uniformly from its positives (paper, Section 6.2), or with
     `every_label` it is with the client of each, none of which knows of the others; one that has no label or no
     feature is nobody's. For testing it keeps all of them. A class that no example was drawn for keeps an
-    untrained row. `propensity` are A and B of Jain et al. 2016, for propensity-scored precision. `validation` as in
-    :func:`from_arrays`.
+    untrained row. With `cooccurrence` the server is told how many training examples have both of two labels, which some
+    methods need and no client knows. `propensity` are A and B of Jain et al. 2016, for propensity-scored precision.
+    `validation` as in :func:`from_arrays`.
 
     >>> from scipy.sparse import csr_matrix
     >>> data = from_sparse(csr_matrix([[0, 1.0], [2.0, 0], [0, 0]]), csr_matrix([[1, 0, 1], [0, 1, 0], [1, 1, 1]]))
@@ -83,7 +86,24 @@ def from_sparse(
         y_test=test_sets,
         class_names=None if class_names is None else tuple(class_names),
         label_weights=weights,
+        class_facts=ClassFacts(cooccurrence=label_pairs(sets.index_select(0, rows))) if cooccurrence else None,
     )
+
+
+def label_pairs(sets: SparseRows) -> Tensor:
+    """How many rows have both of two labels, a sparse tensor [C, C]; on its diagonal, how many have the label.
+
+    >>> from fedaws.sparse import from_lists
+    >>> label_pairs(from_lists([[0, 1], [1]], width=2)).to_dense().tolist()
+    [[1.0, 1.0], [1.0, 2.0]]
+    """
+    labels = sets.to_scipy()
+    labels.data[:] = 1
+    together = (labels.T @ labels).tocoo()
+    places = torch.from_numpy(np.stack([together.row, together.col]).astype(np.int64))
+    return torch.sparse_coo_tensor(
+        places, torch.from_numpy(together.data.astype(np.float32)), together.shape, check_invariants=False
+    ).coalesce()
 
 
 def one_label(sets: SparseRows, seed: int) -> Tensor:

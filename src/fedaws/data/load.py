@@ -27,11 +27,11 @@ SPARSE = (*SETS, "xc", "xc-synthetic")
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
+def load_data(cfg: Config, classes_per_client: int = 1, cooccurrence: bool = False) -> FederatedData:
     """The configured data, dealt out to clients; the configuration overrides the method's `classes_per_client`."""
     data = cfg.data
     if data.name in SPARSE:
-        return _load_sparse(cfg, classes_per_client)
+        return _load_sparse(cfg, classes_per_client, cooccurrence)
     if data.every_label:
         raise FedawsError(f"data.every_label: {data.name} has one label an example; wanted one of {', '.join(SPARSE)}")
     arrays, names = _load(cfg)
@@ -48,7 +48,7 @@ def load_data(cfg: Config, classes_per_client: int = 1) -> FederatedData:
     )
 
 
-def _load_sparse(cfg: Config, classes_per_client: int) -> FederatedData:
+def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> FederatedData:
     data = cfg.data
     if data.num_classes is not None:
         raise FedawsError(
@@ -63,6 +63,7 @@ def _load_sparse(cfg: Config, classes_per_client: int) -> FederatedData:
         every_label=data.every_label,
         validation=data.validation,
         propensity=_propensity(cfg),
+        cooccurrence=cooccurrence,
         seed=cfg.seed,
     )
 

@@ -39,7 +39,7 @@ from fedaws.training.checks import check_setup
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session
 from fedaws.training.warm_start import Start, begin_with, digest, weights_of
-from fedaws.types import AskSums, Broadcast, Params, RunClients, ServerState, Update
+from fedaws.types import AskSums, Broadcast, ClassFacts, Params, RunClients, ServerState, Update
 
 
 def train(
@@ -88,11 +88,12 @@ def train(
     device = _prepare(cfg)
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
     if data is None:
-        data = load_data(cfg, (method or method_of(cfg)).classes_per_client)
+        described = method or method_of(cfg)
+        data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)
     if encoder is None:
         encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
-    method = method or method_of(cfg, data.class_facts)
+    method = method or method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
     weights = None if begun_with is None else weights_of(begun_with)
     if weights is not None:

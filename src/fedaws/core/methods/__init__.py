@@ -9,6 +9,10 @@ import difflib
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.method import Method
@@ -37,6 +41,32 @@ def method_of(cfg: Config, classes: ClassFacts | None = None) -> Method:
         raise FedawsError(f"method={cfg.method} has no options, got {', '.join(cfg.options)}; leave them out")
     made: Method = module.method(cfg, classes)
     return made
+
+
+def wanted_fact(classes: ClassFacts | None, name: Literal["features", "cooccurrence"]) -> Tensor | None:
+    """What the server knows of the classes; refused where it does not, None where only a description is wanted."""
+    if classes is None:
+        return None
+    fact: Tensor | None = getattr(classes, name)
+    if fact is None:
+        where = "class_features=… in fedaws.from_arrays" if name == "features" else "data with sets of labels"
+        raise FedawsError(f"the method needs the classes' {name}, which these data do not have; give {where}")
+    return fact
+
+
+OptionsModel = TypeVar("OptionsModel", bound=BaseModel)
+
+
+def options_of(cfg: Config, model: type[OptionsModel]) -> OptionsModel:
+    """A method's own settings, checked."""
+    try:
+        return model.model_validate(cfg.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, known = ".".join(map(str, first["loc"])), ", ".join(model.model_fields)
+        if first["type"] == "extra_forbidden":
+            raise FedawsError(f"unknown key 'options.{key}'; method={cfg.method} has {known}") from None
+        raise FedawsError(f"options.{key}: got {first['input']!r}; {first['msg'].lower()}") from None
 
 
 def role_of(name: str) -> str:

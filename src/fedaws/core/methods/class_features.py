@@ -1,0 +1,77 @@
+r"""Class embeddings from class features, the paper's future work: w_c = h_φ(f_c), with φ on the server.
+
+A client still gets and moves nothing but its own row. Its change comes back through the row,
+
+.. math:: \varphi \leftarrow \varphi + \gamma \Big(\sum_{c \in C^t} J_c^T (w_c' - w_c)
+          - \lambda \nabla_\varphi\, reg(h_\varphi)\Big)
+
+and all rows are made anew, also those of classes that have no client: a class that nobody has examples of gets a row
+that works. The regulariser is eq. (6) over all pairs. h is a linear map or a perceptron of one hidden layer, at unit
+length.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedaws.config import Config, Section
+from fedaws.core import losses
+from fedaws.core.method import Method, Spread, When
+from fedaws.core.methods import options_of, wanted_fact
+from fedaws.core.spreadout import spreadout
+from fedaws.hashing import hash64
+from fedaws.types import ClassFacts, Memory
+
+
+class Options(Section):
+    """Settings of this method alone."""
+
+    hidden: int = Field(0, ge=0, le=100_000, description="Width of h's hidden layer; 0: a linear map.")
+    step: float = Field(0.5, gt=0, le=1e6, description="γ, the step on φ, over the number of classes heard.")
+    weight: float = Field(0.1, ge=0, le=1e6, description="λ of eq. (6), over the number of classes.")
+
+
+def method(cfg: Config, classes: ClassFacts | None) -> Method:
+    """FedAwS's clients; the server trains φ instead of W."""
+    options, features = options_of(cfg, Options), wanted_fact(classes, "features")
+    loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    made = partial(Method, "class-features", "rows from class features", "own", loss, needs=frozenset({"features"}))
+    if features is None:
+        return made(Spread(lambda W, _, __, ___, memory: memory))
+    first = _first_parameters(cfg, options, features.shape[1])
+
+    def step(W: Tensor, heard: Tensor, when: When, _: torch.Generator, memory: Memory) -> Memory:
+        leaves = {k: v.detach().requires_grad_() for k, v in memory.items()}
+        with torch.enable_grad():
+            rows = make_rows(leaves, features)
+            pulled = (rows[heard] * (W[heard] - rows[heard]).detach()).sum() / max(1, len(heard))
+            pushed = spreadout(rows, cfg.spread.margin) / len(W)
+            gradients = torch.autograd.grad(pulled - options.weight * pushed, [*leaves.values()])
+        lr = options.step * when.factor / max(when.lr, 1e-12)  # the client's own step is in its change already
+        moved = {k: v + lr * g for (k, v), g in zip(memory.items(), gradients, strict=True)}
+        W.copy_(make_rows(moved, features))
+        return moved
+
+    return made(
+        Spread(step, lambda W: {k: v.to(W) for k, v in first.items()}), start=lambda _: make_rows(first, features)
+    )
+
+
+def make_rows(params: Memory, features: Tensor) -> Tensor:
+    """h_φ of all classes' features, unit rows [C, d]."""
+    hidden = features.to(params["last"].dtype)
+    if "first" in params:
+        hidden = F.relu(hidden @ params["first"].T)
+    return F.normalize(hidden @ params["last"].T, dim=1)
+
+
+def _first_parameters(cfg: Config, options: Options, width: int) -> Memory:
+    rng = torch.Generator().manual_seed(hash64(cfg.seed, "class features"))
+    dim = cfg.model.embedding_dim
+    if not options.hidden:
+        return {"last": torch.randn(dim, width, generator=rng) * width**-0.5}
+    first = torch.randn(options.hidden, width, generator=rng) * (2 / width) ** 0.5
+    return {"first": first, "last": torch.randn(dim, options.hidden, generator=rng) * options.hidden**-0.5}
