@@ -40,6 +40,8 @@ def assert_same_model(trial: Trial, reference: fedaws.Run) -> None:
         ["train.enroll=0.5", "server.average=0.5"],
         ["train.last_step=ridge"],
         ["train.last_step=lda"],
+        ["method=agnostic"],
+        ["method=fixed-spread"],
     ],
     ids=lambda settings: " ".join(settings) or "preset",
 )

@@ -203,8 +203,11 @@ def after_round(made: Trial, round_num: int, action: Callable[[], Any]) -> None:
     made.node(0).deliver = deliver
 
 
-def test_a_node_of_a_new_class_joins_and_the_run_can_be_resumed(trial: Callable[..., Trial]) -> None:
-    made = trial(4)
+@pytest.mark.parametrize("method", ["fedaws", "agnostic"])
+def test_a_node_of_a_new_class_joins_and_the_run_can_be_resumed(
+    trial: Callable[..., Trial], tiny: Config, method: str
+) -> None:
+    made = trial(4, config=tiny.override([f"method={method}"]))
     after_round(made, 5, lambda: add_member(made, 4))
     kill_in_round(made, 9)
     with pytest.raises(Killed):

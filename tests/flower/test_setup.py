@@ -52,7 +52,7 @@ def test_init_refuses_more_classes_than_clients(refused: Callable[..., str], tin
 
 def test_init_refuses_what_cannot_run_over_flower(refused: Callable[..., str], tiny_toml: Path) -> None:
     line = refused("flower", "init", "trial", "--clients", 4, "--config", tiny_toml, "-s", "method=softmax")
-    assert "over Flower use method=fedaws" in line
+    assert "method=softmax is not carried over Flower (rows: all); use method=fedaws" in line
     assert not Path("trial").exists()
 
 
@@ -268,6 +268,12 @@ def test_a_wrong_setting_is_one_line(given: dict[str, Any], line: str) -> None:
     assert line in message
     assert message.isprintable()
     assert len(message) < 300
+
+
+@pytest.mark.parametrize("name", ["glas", "fedalc", "class-features"])
+def test_the_strategy_refuses_a_method_that_needs_facts_of_the_classes(tiny: Config, name: str) -> None:
+    config = tiny.override([f"method={name}"])
+    assert "the method needs the classes'" in refusal(lambda: FedAwS({"a": 0, "b": 1}, config=config))
 
 
 def test_the_strategy_takes_no_spread_that_the_configuration_would_not(tiny: Config) -> None:

@@ -32,7 +32,7 @@ from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.mailbox import Asked, Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
-from fedaws.types import Params, ServerState, Sums, Update
+from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
 _LOG = logging.getLogger("flwr")
 _SAY_EVERY = 15.0  # seconds of waiting for nodes
@@ -111,7 +111,7 @@ class FedAwS(Strategy):
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
-        self.method = method or method_of(self.config)
+        self.method = method or method_of(self.config, ClassFacts())  # over Flower the server knows no facts of classes
         if self.method.rows in ("all", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
@@ -220,7 +220,8 @@ class FedAwS(Strategy):
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
             return None, None
         # By client number, not in the order of arrival: sums of floats depend on it.
-        updates = [self._update(state, client, good[client]) for client in sorted(good)]
+        weights = self._weights(state, good)
+        updates = [_update(client, good[client], weights[client]) for client in sorted(good)]
         self.state = finish_round(state, updates, self.config, self._rng, self.method)
         arrays = wire.pack(self.state.theta)
         self._arrays = arrays
@@ -238,14 +239,16 @@ class FedAwS(Strategy):
             limits=self.mail.limits,
         )
 
-    def _update(self, state: ServerState, client: int, reply: Reply) -> Update:
-        cohort = torch.tensor([client])
-        weights = torch.ones(1)
-        if self.config.clients.weighting == "examples":
-            weights = torch.tensor([float(reply.num_examples)])
+    def _weights(self, state: ServerState, good: Mapping[int, Reply]) -> dict[int, float]:
+        """ω of each client: the method's own, of all that were asked; or n_i; or 1."""
         if self.method.weighting:
-            weights = self.method.weighting.weights(state.weighting, state.classes(cohort))
-        return Update(cohort, reply.delta, reply.row[None], weights, torch.tensor([reply.loss]))
+            cohort = [asked.member.client for asked in self.mail.asked]
+            memory = state.weighting or self.method.weighting.init(state.W)
+            weights = self.method.weighting.weights(memory, state.classes(torch.tensor(cohort)))
+            return dict(zip(cohort, weights.tolist(), strict=True))
+        if self.config.clients.weighting == "examples":
+            return {client: float(reply.num_examples) for client, reply in good.items()}
+        return dict.fromkeys(good, 1.0)
 
     # --- after the last round ---------------------------------------------------------------------------------------
 
@@ -331,6 +334,8 @@ class FedAwS(Strategy):
             W = torch.cat([before, fresh_row(torch.cat([before, after]), rng)[None], after])
             _LOG.info("class %d joins in round %d, with a row away from the others", class_id, state.round_num + 1)
         class_of = torch.tensor([member.class_id for member in self.federation.members])
+        if len(W) > len(state.W):  # memories of one entry a class are begun anew
+            state = replace(state, spread={}, weighting={})
         return replace(state, W=W, class_of=class_of)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
@@ -429,6 +434,12 @@ def _trusted(arrays: ArrayRecord) -> Params:
         if not tensor.is_floating_point():
             raise FedawsError(f"{name!r} is {tensor.dtype}; give the trainable parameters only, all of them floats")
     return theta
+
+
+def _update(client: int, reply: Reply, weight: float) -> Update:
+    rows = reply.row[None]
+    loss = torch.tensor([reply.loss])
+    return Update(torch.tensor([client]), reply.delta, rows, torch.tensor([weight]), loss)
 
 
 def _added_up(told: Iterable[tuple[int, Sums]], num_classes: int) -> Sums:
