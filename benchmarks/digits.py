@@ -22,7 +22,7 @@ from fedaws import Reporter, config
 from fedaws.core.methods import METHODS
 from fedaws.core.start import random_rows
 from fedaws.data.load import load_data
-from fedaws.experiments.compare import compare, summarize
+from fedaws.experiments.compare import compare
 from fedaws.experiments.plots import plot_comparison
 from fedaws.models import build_encoder
 from fedaws.record.files import write_text
@@ -48,10 +48,10 @@ def measured(out: Path) -> dict[str, Any]:
     def reporter(cfg: config.Config) -> Reporter:
         return Reporter(on_start=lambda done, rounds: print(f"{cfg.method}, seed {cfg.seed}", flush=True))
 
-    histories = compare(config.load("digits"), NAMES, SEEDS, out, resume=True, reporter=reporter)
+    found = compare(NAMES, config=config.load("digits"), seeds=SEEDS, folder=out, resume=True, reporter=reporter)
     shown = ("precision@1", "max_cosine")
-    summary = {method: {name: of[name] for name in shown} for method, of in summarize(histories).items()}
-    curves = {method: [[_short(row) for row in rows] for rows in runs] for method, runs in histories.items()}
+    summary = {method: {name: of[name] for name in shown} for method, of in found.summary.items()}
+    curves = {method: [[_short(row) for row in rows] for rows in runs] for method, runs in found.histories.items()}
     machine = json.loads((out / f"{NAMES[0]}-seed0" / "made_with.json").read_text())
     return {"made_with": machine or made_with(), "seeds": SEEDS, "methods": summary, "curves": curves}
 

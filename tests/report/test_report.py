@@ -335,7 +335,7 @@ def test_a_report_that_fails_does_not_fail_the_training(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fedaws.cli.common.write_report", broken)
+    monkeypatch.setattr("fedaws.report.page.write_report", broken)
     code, out, err = cli("train", tiny_toml, "--out", "run", "--json")
     assert code == 0
     assert json.loads(out)["report"] is None

@@ -1,17 +1,14 @@
 """`fedaws flower …`: a federation's files, and a trial of it on this machine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedaws import config as configuration
 from fedaws.cli import console
-from fedaws.cli.common import Json, Settings, print_json, reported, user_errors
+from fedaws.cli.common import Json, Settings, configured, print_json, reported, user_errors
+from fedaws.cli.tables import metrics_table
 from fedaws.errors import FedawsError
-from fedaws.record.folder import RunFolder
 
 app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode="rich")
 
@@ -36,10 +33,10 @@ def init_command(
     ] = False,
 ) -> None:
     """Write what a federation needs: certificates, keys, who is who, and a data split for a trial on this machine."""
-    with user_errors(), _flower_extra():
-        from fedaws.flower.setup import create  # noqa: PLC0415 - nothing else needs Flower
+    with user_errors():
+        from fedaws.flower.setup import create
 
-        cfg = configuration.load(source).override(settings or [])
+        cfg = configured(source, settings)
         shape = _shape(no_data, example_shape, example_dtype)
         place = create(
             folder, cfg, clients, classes, host or (), shape, example_dtype, **{"secret-rows": not same_rows}
@@ -58,8 +55,8 @@ def register_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the server's part of a federation.")],
 ) -> None:
     """Tell the SuperLink that flwr/config.toml names which nodes there are, with their names and public keys."""
-    with user_errors(), _flower_extra():
-        from fedaws.flower.up import register  # noqa: PLC0415 - nothing else needs Flower
+    with user_errors():
+        from fedaws.flower.up import register
 
         console.say(f"{len(register(folder))} nodes registered; start theirs, and then a run: flwr run")
 
@@ -69,18 +66,20 @@ def up_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
 ) -> None:
     """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
-    with user_errors(), _flower_extra():
-        from fedaws.flower.up import up  # noqa: PLC0415 - nothing else needs Flower
+    with user_errors():
+        from fedaws.flower.up import up
+        from fedaws.record.folder import RunFolder
 
-        last, run = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}, folder / "run"
+        last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
+        run = folder / "run"
         report = reported(run)
         if json:
             cfg = RunFolder(run).config()
             told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
             print_json({**told, "folder": str(run), "report": report})
         else:
-            console.out.print(console.metrics_table(last, f"{run}"))
-            console.say(f"report: {report}")
+            console.out.print(metrics_table(last, f"{run}"))
+            console.say_if("report", report)
 
 
 def _shape(no_data: bool, text: str | None, dtype: str) -> tuple[int, ...] | None:
@@ -95,13 +94,3 @@ def _shape(no_data: bool, text: str | None, dtype: str) -> tuple[int, ...] | Non
     if dtype not in ("float32", "uint8"):
         raise FedawsError(f"--example-dtype: got {dtype!r:.40}; wanted float32 or uint8")
     return tuple(map(int, sizes))
-
-
-@contextmanager
-def _flower_extra() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("flwr", "cryptography", "psutil"):
-            raise
-        raise FedawsError("Flower is not installed; install it: pip install 'fedaws[flower]'") from None

@@ -18,7 +18,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedaws import config as configuration
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
 from fedaws.core.last_step import make_last_step, take_last_step
@@ -94,9 +93,9 @@ class FedAwS(Strategy):
     ) -> None:
         config = config or Config()
         if spread is not None:
-            config = configuration.parse(config.model_dump() | {"spread": spread.model_dump()})
+            config = config.with_(spread=spread)
         if method is not None:
-            config = configuration.parse(config.model_dump() | {"method": method.name})
+            config = config.with_(method=method.name)
         self.config = config
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
