@@ -175,7 +175,7 @@ def test_generated_bad_replies_are_dropped_each_for_its_reason(kind: str) -> Non
 
 
 def test_no_header_of_a_node_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parser's time and memory are the stranger's to choose; the header that NumPy would write is compared instead."""
+    """A parser's time and memory are the stranger's to choose; NumPy's own header is compared instead."""
     for name in ("read_magic", "read_array_header_1_0", "read_array_header_2_0"):
         monkeypatch.setattr(np.lib.format, name, lambda *_, **__: pytest.fail("a header was parsed"))
     text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)" + b"L " * 1990 + b"}\n"
