@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedaws.config import Config
+from fedaws.config import Config, epochs_seen
 from fedaws.core.method import Method
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data.augment import resized
@@ -35,6 +36,10 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
         raise FedawsError(
             f"method={cfg.method} needs clients of one class; set data.classes_per_client=1 or method=fedavg"
         )
+    if any(isinstance(module, _BatchNorm) for module in encoder.modules()):
+        raise FedawsError(
+            "the encoder has BatchNorm, whose statistics no client of one class can have; use GroupNorm or LayerNorm"
+        )
     if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
         raise FedawsError(
             "the encoder mixes the examples of a batch (such as BatchNorm without running statistics), which would let "
@@ -48,6 +53,14 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
         warn("model.norm=batch-local: the batch statistics are of one class; test images will meet others")
     if set(encoder.state_dict()) - model_tensors(encoder).keys() - dict(encoder.named_parameters()).keys():
         warn("the encoder has buffers (such as BatchNorm's statistics): they stay as they are now")
+    if data.tested_on == "training":
+        warn("no test set was given: all figures are of the training examples; give one, or data.validation=0.2")
+    epochs = epochs_seen(cfg, len(data.y), len(data.available)) if len(data.y) else 1.0  # a server has no examples
+    if epochs < 1:
+        warn(
+            f"this run sees {epochs:.0%} of its {len(data.y):,} training examples; raise train.rounds to about "
+            f"{math.ceil(3 * cfg.train.rounds / epochs):,} for three of each, or clients.per_round"
+        )
     if any(isinstance(module, _DropoutNd) for module in encoder.modules()):
         warn("the encoder has dropout: it is off, as the encoder runs in its eval mode")
     if not method.spread:
