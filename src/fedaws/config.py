@@ -1,6 +1,7 @@
 """The run's configuration: frozen, checked at the edge, unknown keys refused; TOML in and out."""
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -412,7 +413,7 @@ def load(source: str | os.PathLike[str]) -> Config:
 def from_toml(text: str, source: str) -> Config:
     """The configuration in a TOML text; `source` names it in errors."""
     try:
-        return parse(_read_toml(text))
+        return parse(read_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise FedawsError(f"{source} is not TOML: {error}") from None
     except FedawsError as error:
@@ -431,8 +432,8 @@ def preset_text(name: str) -> str:
     return (resources.files("fedaws.presets") / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def _read_toml(text: str) -> dict[str, Any]:
-    """All TOML from outside comes through here."""
+def read_toml(text: str) -> dict[str, Any]:
+    """What a TOML text holds: not too long, not too deep. A mistake is a TOMLDecodeError or a FedawsError."""
     if len(text) > LONGEST_TEXT:
         raise FedawsError(f"got more than {LONGEST_TEXT:,} characters; wanted a table of settings")
     try:
@@ -461,7 +462,7 @@ def _key_and_value(setting: str) -> tuple[str, Any]:
         field = settings().get(key)
         return key, "none" if field and "none" in get_args(field.annotation) else None
     try:
-        return key, _read_toml(f"value = {text}")["value"]
+        return key, read_toml(f"value = {text}")["value"]
     except FedawsError:
         raise FedawsError(f"{key}: got {len(text):,} characters; wanted fewer") from None
     except tomllib.TOMLDecodeError:
@@ -611,8 +612,8 @@ def _refuse_idle(cfg: Config, deciders: Collection[str]) -> None:
         value = _value(cfg, decider)
         idle = [] if decider not in deciders or value in values else list(_changed(cfg, keys))
         if idle:
-            given = ", ".join(f"{key}={_typed(value)}" for key, value, _ in idle)
-            defaults = ", ".join(f"{key}={_typed(default)}" for key, _, default in idle)
+            given = ", ".join(f"{key}={typed(value)}" for key, value, _ in idle)
+            defaults = ", ".join(f"{key}={typed(default)}" for key, _, default in idle)
             have = "has" if len(idle) == 1 else "have"
             instead = f"{decider}={values[0]}" if len(values) == 1 else f"{decider} to one of {', '.join(values)}"
             raise FedawsError(f"{given} {have} no effect on {decider}={value}; set {defaults} or {instead}")
@@ -633,13 +634,15 @@ def _value(cfg: Config, dotted: str) -> Any:
     return getattr(getattr(cfg, table), key)
 
 
-def _typed(value: Any) -> str:
-    """As it is typed after -s."""
+def typed(value: Any) -> str:
+    """As it is typed after -s.
+
+    >>> typed(None), typed("all"), typed((5, 6)), typed(True)
+    ('none', 'all', '[5, 6]', 'true')
+    """
     if value is None:
         return "none"
-    if isinstance(value, tuple):
-        return str(list(value))
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def epochs_seen(cfg: Config, num_examples: int, num_clients: int) -> float:
