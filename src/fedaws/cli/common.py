@@ -16,7 +16,14 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 
 REPORT = "report.html"
-_EXTRAS = {"flwr": "flower", "cryptography": "flower", "tensorboard": "tensorboard", "faiss": "index", "PIL": "images"}
+_EXTRAS = {
+    "flwr": "flower",
+    "cryptography": "flower",
+    "psutil": "flower",
+    "tensorboard": "tensorboard",
+    "faiss": "index",
+    "PIL": "images",
+}
 """Modules that not everybody has, and the extra that brings them."""
 
 Source = Annotated[

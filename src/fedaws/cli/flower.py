@@ -8,6 +8,7 @@ import typer
 from fedaws.cli import console
 from fedaws.cli.common import Json, Settings, configured, print_json, reported, user_errors
 from fedaws.cli.tables import metrics_table
+from fedaws.errors import FedawsError
 
 app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode="rich")
 
@@ -20,6 +21,13 @@ def init_command(
     source: Annotated[str, typer.Option("--config", metavar="PRESET|FILE.toml", help="The run.")] = "digits-flower",
     settings: Settings = None,
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeatable.")] = None,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="The examples are on the nodes already; read and deal out none.")
+    ] = False,
+    example_shape: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="With --no-data: the shape of one example, as in 1,28,28.")
+    ] = None,
+    example_dtype: Annotated[str, typer.Option(help="With --no-data: float32, or uint8 for bytes.")] = "float32",
     same_rows: Annotated[
         bool, typer.Option("--same-rows", help="Start W as `fedaws train` does, from the seed; nodes could compute it.")
     ] = False,
@@ -29,8 +37,28 @@ def init_command(
         from fedaws.flower.setup import create
 
         cfg = configured(source, settings)
-        place = create(folder, cfg, clients, classes, host or (), **{"secret-rows": not same_rows})
-        console.say(f"{clients} nodes in {place.root}; try them on this machine with: fedaws flower up {folder}")
+        shape = _shape(no_data, example_shape, example_dtype)
+        place = create(
+            folder, cfg, clients, classes, host or (), shape, example_dtype, **{"secret-rows": not same_rows}
+        )
+        nodes = f"{clients} nodes in {place.root}"
+        if no_data:
+            console.say(
+                f"{nodes}; give each machine its folder, start the SuperLink, then: fedaws flower register {folder}"
+            )
+        else:
+            console.say(f"{nodes}; try them on this machine with: fedaws flower up {folder}")
+
+
+@app.command("register", epilog="Example: fedaws flower register trial")
+def register_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the server's part of a federation.")],
+) -> None:
+    """Tell the SuperLink that flwr/config.toml names which nodes there are, with their names and public keys."""
+    with user_errors():
+        from fedaws.flower.up import register
+
+        console.say(f"{len(register(folder))} nodes registered; start theirs, and then a run: flwr run")
 
 
 @app.command("up", epilog="Example: fedaws flower up trial")
@@ -52,3 +80,17 @@ def up_command(
         else:
             console.out.print(metrics_table(last, f"{run}"))
             console.say_if("report", report)
+
+
+def _shape(no_data: bool, text: str | None, dtype: str) -> tuple[int, ...] | None:
+    """The shape of an example where the data are on the nodes; None where they are here."""
+    if not no_data:
+        if text is not None:
+            raise FedawsError("--example-shape goes with --no-data; otherwise the data show their shape")
+        return None
+    sizes = [part.strip() for part in (text or "").split(",")]
+    if not all(size.isascii() and size.isdigit() and 0 < int(size) < 2**31 for size in sizes):
+        raise FedawsError(f"--example-shape: got {text or 'nothing'!r:.40}; wanted sizes, as in 64 or 1,28,28")
+    if dtype not in ("float32", "uint8"):
+        raise FedawsError(f"--example-dtype: got {dtype!r:.40}; wanted float32 or uint8")
+    return tuple(map(int, sizes))
