@@ -326,12 +326,18 @@ class Config(_Told):
     def override(self, settings: Iterable[str] | Mapping[str, Any]) -> "Config":
         """This configuration with some settings changed.
 
-        Args:
-            settings: texts `key=value`, as typed after `-s`; or a mapping of dotted keys to values.
+        Parameters
+        ----------
+        settings
+            Texts `key=value`, as typed after `-s`; or a mapping of dotted keys to values.
 
-        Returns:
+        Returns
+        -------
+        Config
             A new configuration, checked as a whole.
 
+        Examples
+        --------
         >>> Config().override(["spread.weight=3", "seed=7"]).spread.weight
         3.0
         >>> Config().override({"train.rounds": 5}).train.rounds
@@ -348,12 +354,18 @@ class Config(_Told):
     def with_(self, **changes: Any) -> "Config":
         """This configuration with some settings changed, as keyword arguments.
 
-        Args:
-            changes: settings, and for tables a dict of those that change.
+        Parameters
+        ----------
+        changes
+            Settings, and for tables a dict of those that change.
 
-        Returns:
+        Returns
+        -------
+        Config
             A new configuration, checked as a whole.
 
+        Examples
+        --------
         >>> Config().with_(spread=dict(weight=3), seed=7).spread.weight
         3.0
         """
@@ -386,10 +398,14 @@ def parse(tree: dict[str, Any]) -> Config:
 def load(source: str | os.PathLike[str]) -> Config:
     """The configuration of a preset or a file.
 
-    Args:
-        source: a preset's name (see `presets`), or the path of a TOML file.
+    Parameters
+    ----------
+    source
+        A preset's name (see `presets`), or the path of a TOML file.
 
-    Returns:
+    Returns
+    -------
+    Config
         The checked configuration.
     """
     source = os.fspath(source)
@@ -595,10 +611,14 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
 
     Only a value that is not the default is refused. Spreading is not looked at: a preset serves several methods.
 
-    Args:
-        cfg: the configuration.
-        own_data: the data were given in Python, whatever `data.name` says.
-        own_encoder: the encoder was given in Python.
+    Parameters
+    ----------
+    cfg
+        The configuration.
+    own_data
+        The data were given in Python, whatever `data.name` says.
+    own_encoder
+        The encoder was given in Python.
     """
     _refuse_idle(cfg, [name for name, own in (("data.name", own_data), ("model.name", own_encoder)) if not own])
     if cfg.model.residual and not cfg.model.hidden and not own_encoder:
@@ -648,14 +668,22 @@ def typed(value: Any) -> str:
 def epochs_seen(cfg: Config, num_examples: int, num_clients: int) -> float:
     """How often a run sees each of its training examples, at most and on average.
 
-    Args:
-        cfg: the configuration.
-        num_examples: of training.
-        num_clients: that have them.
+    Parameters
+    ----------
+    cfg
+        The configuration.
+    num_examples
+        Of training.
+    num_clients
+        That have them.
 
-    Returns:
+    Returns
+    -------
+    float
         Examples in all steps of all rounds, divided by `num_examples`.
 
+    Examples
+    --------
     >>> few = Config(clients={"per_round": 50, "examples_per_step": 4}, train={"rounds": 400})
     >>> round(epochs_seen(few, num_examples=234_242, num_clients=5000), 2)  # 400 · 50 · 4 = 80,000 examples
     0.34
