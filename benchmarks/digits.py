@@ -19,7 +19,7 @@ from torch import Tensor
 
 import fedaws
 from fedaws import Reporter, config
-from fedaws.core.methods import METHODS
+from fedaws.core.methods import role_of
 from fedaws.core.start import random_rows
 from fedaws.data.load import load_data
 from fedaws.experiments.compare import compare
@@ -64,7 +64,7 @@ def table(results: dict[str, Any]) -> list[str]:
     """The lines of the table in the README and on the page."""
     lines = ["| method | clients have | precision@1 (%) | largest class cosine |", "|---|---|---:|---:|"]
     for method, of in results["methods"].items():
-        name, bold = f"`{method}` ({METHODS[method].role})", "**" * (method == "fedaws")
+        name, bold = f"`{method}` ({role_of(method)})", "**" * (method == "fedaws")
         precision = f"{100 * of['precision@1']['mean']:.1f} ± {100 * of['precision@1']['std']:.1f}"
         cosine = f"{of['max_cosine']['mean']:.2f}".replace("-0.00", "0.00").replace("-", "−")
         lines.append(f"| {name} | {HAVE[method]} | {bold}{precision}{bold} | {cosine} |")

@@ -2,7 +2,7 @@
 
     python benchmarks/xc_read.py [FILE]
 
-FILE is in the XC repository's format; without one, 20,000 rows like Amazon-670K's are generated. Ratios within one run.
+FILE is in the XC repository's format; without one, 60,000 rows like Amazon-670K's are generated. Ratios within one run.
 """
 
 import io
@@ -22,7 +22,7 @@ from fedaws.data.sources.xc_text import read_text
 
 
 def generate(folder: Path) -> Path:
-    x, labels = xc_synthetic("amazon-670k", 20_000 / 490_449, 0, folder)[0]
+    x, labels = xc_synthetic("amazon-670k", 60_000 / 490_449, 0, folder)[0]
     path = folder / "train.txt"
     with path.open("w") as file:
         file.write(f"{len(x)} {x.width} {labels.width}\n")

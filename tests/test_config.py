@@ -455,8 +455,11 @@ def test_a_path_with_nul_is_refused() -> None:
             ["model.name=resnet8", "model.hidden=[5]"],
             "model.hidden=[5] has no effect on model.name=resnet8; set model.",
         ),
-        (["model.residual=true"], "model.residual=true has no effect on model.name=mlp with model.hidden=[128]"),
-        (["model.name=bag", "model.hidden=[]", "model.residual=true"], "model.residual=true has no effect on model.na"),
+        (["model.residual=true"], "model.residual=true has no effect on model.name=mlp; set model.residual=f"),
+        (
+            ["model.name=bag", "model.hidden=[]", "model.residual=true"],
+            "model.residual=true has no effect on model.hidden=[]; s",
+        ),
         (
             ["server.table_lr=1"],
             "server.table_lr=1.0 has no effect on model.name=mlp; set server.table_lr=none or mode",

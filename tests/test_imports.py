@@ -13,7 +13,8 @@ SOURCE = Path(fedaws.__file__).parent
 # From the words that everybody uses to the command line: a part imports only from parts in rows above its own.
 ORDER: list[set[str]] = [
     {"errors", "types", "sparse", "hashing", "presets"},
-    {"config"},
+    {"files"},
+    {"config", "tensor_files"},
     {"machine"},
     {"core", "data", "models"},
     {"runners", "evaluate"},

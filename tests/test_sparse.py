@@ -62,3 +62,30 @@ def test_adding_up_is_that_of_a_plain_loop(seed: int, weighted: bool) -> None:
     found = add_up(ids, numbers, rows, weights if weighted else None, 6)
     torch.testing.assert_close(found.to_dense(), expected)
     assert found.indices()[0].tolist() == sorted(set(ids.tolist()))
+
+
+IDS = torch.tensor([0, 2, 1])
+STARTS = torch.tensor([0, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("rows", "flaw"),
+    [
+        (SparseRows(IDS, None, STARTS, 3), None),
+        (SparseRows(IDS.int(), torch.ones(3), STARTS, 3), None),
+        (SparseRows(IDS[:0], None, torch.tensor([0]), 3), None),
+        (SparseRows(IDS, None, torch.tensor([], dtype=torch.int64), 3), "not lists"),
+        (SparseRows(IDS[None], None, STARTS, 3), "not lists"),
+        (SparseRows(IDS, None, STARTS.int(), 3), "not lists"),
+        (SparseRows(IDS.float(), None, STARTS, 3), "its indices are torch.float32"),
+        (SparseRows(IDS, torch.ones(2), STARTS, 3), "its values are 2 of torch.float32, wanted 3"),
+        (SparseRows(IDS, torch.ones(3, dtype=torch.int64), STARTS, 3), "its values are 3 of torch.int64"),
+        (SparseRows(IDS, None, torch.tensor([1, 2, 3]), 3), "do not end where its 3 entries do"),
+        (SparseRows(IDS, None, torch.tensor([0, 2, 4]), 3), "do not end where its 3 entries do"),
+        (SparseRows(IDS, None, torch.tensor([0, 2**62, 3]), 3), "a row ends before it begins"),
+        (SparseRows(IDS, None, torch.tensor([0, -1, 3]), 3), "do not end"),
+        (SparseRows(IDS[:0], None, torch.tensor([0, 0]), 0), "its width is 0"),
+    ],
+)
+def test_parts_that_make_no_matrix_are_told(rows: SparseRows, flaw: str | None) -> None:
+    assert (rows.flaw() is None) if flaw is None else (flaw in (rows.flaw() or ""))

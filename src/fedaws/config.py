@@ -3,12 +3,12 @@
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -134,7 +134,7 @@ class ModelConfig(_Told):
     """`resnet`: what stands in for BatchNorm (docs/results/recipe.md)."""
     normalize: bool = True
     """Unit g(x) and unit rows of W, as in all of the paper's experiments."""
-    start: str | None = None
+    start: Place | None = None
     """A run folder or a `.safetensors` file with weights to start from, instead of random ones."""
     start_rows: Literal["random", "means"] = "random"
     """W⁰: random unit rows, or each class's mean embedding under the first θ."""
@@ -246,14 +246,14 @@ class TrainConfig(_Told):
     threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | Literal["auto"] = "auto"
     """Threads of this process."""
     device: Annotated[str, Field(max_length=100)] = "auto"
-    """`auto`, `cpu`, `cuda`, `cuda:1`, …."""
+    """`auto`, `cpu`, `cuda`, `cuda:1` and so on."""
 
 
 class Config(_Told):
     """One run. A run is a pure function of this, seed included.
 
-    Every setting has a default; tables may be given as dicts, and a mistake raises
-    :class:`FedawsError` with one line that says what was got and what is wanted.
+    Every setting has a default. Tables may be given as dicts. A mistake raises `FedawsError` with one line that says
+    what was got and what is wanted.
 
     >>> Config(train={"rounds": 5}, seed=7).train.rounds
     5
@@ -262,7 +262,7 @@ class Config(_Told):
     name: Name = "digits"
     """What the run is called, and part of its folder's name."""
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    """Of all random numbers."""
+    """Start of all random numbers."""
     method: Name = "fedaws"
     """A method of `fedaws.core.methods`, or one's own that is given in Python."""
     data: DataConfig = DataConfig()
@@ -276,7 +276,8 @@ class Config(_Told):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        spread, on_the_sphere = self.spread, self.spread.center or self.spread.whiten or self.spread.remember
+        spread = self.spread
+        on_the_sphere = spread.center or spread.whiten or spread.remember
         if not self.model.normalize and self.method == "fedaws" and (spread.regularizer != "margin" or on_the_sphere):
             raise ValueError(
                 f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten}, "
@@ -306,7 +307,14 @@ class Config(_Told):
                 f"train.sizes starts at {', '.join(f'{start:g}' for start in starts)}; wanted each start above the one "
                 "before it: sort the [start, size] pairs"
             )
-        _refuse_idle(self, {"settings"})
+        of_all = ("margin", "uniformity", "energy")
+        all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer in of_all)
+        if all_pairs and spread.candidates != "all":
+            raise ValueError(
+                f"spread.candidates={spread.candidates} has no effect on all pairs; "
+                "set spread.neighbors to mine among them"
+            )
+        _refuse_idle(self, ("server.optimizer", "clients.optimizer"))
         return self
 
     @property
@@ -378,7 +386,7 @@ def load(source: str | os.PathLike[str]) -> Config:
     """The configuration of a preset or a file.
 
     Args:
-        source: a preset's name (see :func:`presets`), or the path of a TOML file.
+        source: a preset's name (see `presets`), or the path of a TOML file.
 
     Returns:
         The checked configuration.
@@ -566,80 +574,18 @@ def _unknown(dotted: str) -> str:
 # --- settings that would do nothing -----------------------------------------------------------------------------------
 
 
-class _Effect(NamedTuple):
-    """Where a setting does something: what must be so, how its absence is told, and what to set instead."""
-
-    keys: str  # of one table: "data.classes features"
-    known_from: Literal["settings", "data", "encoder"]  # what decides it; data or encoder given in Python may differ
-    works: Callable[[Config], bool]
-    place: Callable[[Config], str]
-    instead: str
-
-
-def _data_name(cfg: Config) -> str:
-    return f"data.name={cfg.data.name}"
-
-
-def _model_name(cfg: Config) -> str:
-    return f"model.name={cfg.model.name}"
-
-
-def _mines(cfg: Config) -> bool:
-    spread = cfg.spread
-    return not (
-        spread.neighbors == "all"
-        or (spread.neighbors == "auto" and spread.regularizer in ("margin", "uniformity", "energy"))
-    )
-
-
 _EFFECTS = (
-    _Effect("spread.candidates", "settings", _mines, lambda _: "all pairs", "spread.neighbors to mine among them"),
-    _Effect(
-        "server.momentum",
-        "settings",
-        lambda cfg: cfg.server.optimizer in ("sgd", "muon"),
-        lambda cfg: f"server.optimizer={cfg.server.optimizer}",
-        "server.optimizer=sgd",
-    ),
-    _Effect(
-        "clients.momentum",
-        "settings",
-        lambda cfg: cfg.clients.optimizer == "sgd",
-        lambda cfg: f"clients.optimizer={cfg.clients.optimizer}",
-        "clients.optimizer=sgd",
-    ),
-    _Effect(
-        "data.classes features examples_per_class overlap",
-        "data",
-        lambda cfg: cfg.data.name == "synthetic",
-        _data_name,
-        "data.name=synthetic",
-    ),
-    _Effect(
-        "data.like scale", "data", lambda cfg: cfg.data.name == "xc-synthetic", _data_name, "data.name=xc-synthetic"
-    ),
-    _Effect(
-        "data.drop every_label test_examples",
-        "data",
-        lambda cfg: cfg.data.name in SPARSE,
-        _data_name,
-        f"data.name to one of {', '.join(SPARSE)}",
-    ),
-    _Effect("data.image_size", "data", lambda cfg: cfg.data.name == "images", _data_name, "data.name=images"),
-    _Effect(
-        "model.norm", "encoder", lambda cfg: cfg.model.name.startswith("resnet"), _model_name, "model.name=resnet8"
-    ),
-    _Effect("model.hidden", "encoder", lambda cfg: cfg.model.name in ("mlp", "bag"), _model_name, "model.name=mlp"),
-    _Effect(
-        "model.residual",
-        "encoder",
-        lambda cfg: cfg.model.name == "bag" and bool(cfg.model.hidden),
-        lambda cfg: f"{_model_name(cfg)} with model.hidden={list(cfg.model.hidden)}",
-        "model.name=bag with hidden layers",
-    ),
-    _Effect(
-        "server.table_optimizer table_lr", "encoder", lambda cfg: cfg.model.name == "bag", _model_name, "model.name=bag"
-    ),
+    # settings of one table, what decides whether they have an effect, and the values with which they have
+    ("server.momentum", "server.optimizer", ("sgd", "muon")),
+    ("clients.momentum", "clients.optimizer", ("sgd",)),
+    ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
+    ("data.like scale", "data.name", ("xc-synthetic",)),
+    ("data.drop every_label test_examples", "data.name", SPARSE),
+    ("data.image_size", "data.name", ("images",)),
+    ("model.norm", "model.name", get_args(ModelName)[2:]),
+    ("model.hidden", "model.name", ("mlp", "bag")),
+    ("model.residual", "model.name", ("bag",)),
+    ("server.table_optimizer table_lr", "model.name", ("bag",)),
 )
 
 
@@ -653,28 +599,38 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
         own_data: the data were given in Python, whatever `data.name` says.
         own_encoder: the encoder was given in Python.
     """
-    own = {"data": own_data, "encoder": own_encoder}
-    _refuse_idle(cfg, {name for name, given in own.items() if not given})
+    _refuse_idle(cfg, [name for name, own in (("data.name", own_data), ("model.name", own_encoder)) if not own])
+    if cfg.model.residual and not cfg.model.hidden and not own_encoder:
+        raise FedawsError(
+            "model.residual=true has no effect on model.hidden=[]; set model.residual=false or add a layer"
+        )
 
 
-def _refuse_idle(cfg: Config, known_from: set[str]) -> None:
-    for effect in _EFFECTS:
-        idle = [] if effect.known_from not in known_from or effect.works(cfg) else list(_changed(cfg, effect.keys))
+def _refuse_idle(cfg: Config, deciders: Collection[str]) -> None:
+    for keys, decider, values in _EFFECTS:
+        value = _value(cfg, decider)
+        idle = [] if decider not in deciders or value in values else list(_changed(cfg, keys))
         if idle:
             given = ", ".join(f"{key}={_typed(value)}" for key, value, _ in idle)
             defaults = ", ".join(f"{key}={_typed(default)}" for key, _, default in idle)
             have = "has" if len(idle) == 1 else "have"
-            raise FedawsError(f"{given} {have} no effect on {effect.place(cfg)}; set {defaults} or {effect.instead}")
+            instead = f"{decider}={values[0]}" if len(values) == 1 else f"{decider} to one of {', '.join(values)}"
+            raise FedawsError(f"{given} {have} no effect on {decider}={value}; set {defaults} or {instead}")
 
 
 def _changed(cfg: Config, keys: str) -> Iterator[tuple[str, Any, Any]]:
     """Those of the keys that have not their default: key, value, default."""
     table, _, names = keys.partition(".")
-    for name in names.split():
-        value = getattr(getattr(cfg, table), name)
-        default = tables()[table].model_fields[name].default
+    for key in (f"{table}.{name}" for name in names.split()):
+        value = _value(cfg, key)
+        default = settings()[key].default
         if value != default:
-            yield f"{table}.{name}", value, default
+            yield key, value, default
+
+
+def _value(cfg: Config, dotted: str) -> Any:
+    table, _, key = dotted.partition(".")
+    return getattr(getattr(cfg, table), key)
 
 
 def _typed(value: Any) -> str:

@@ -4,7 +4,7 @@ A client draws its batches from these, so a simulated client and a real one pick
 needs no saved generator.
 """
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -15,16 +15,41 @@ _MIX_A: Final = 0xBF58476D1CE4E5B9
 _MIX_B: Final = 0x94D049BB133111EB
 
 
-def hash64(*parts: int | str) -> int:
-    """A 63-bit hash of numbers and words (splitmix64 over their bytes), for seeding generators.
+Word = Literal[
+    "augment",
+    "batches",
+    "class embeddings",
+    "class features",
+    "clients",
+    "features",
+    "newcomer",
+    "one label",
+    "round",
+    "synthetic",
+    "validation",
+    "xctest",
+    "xctrain",
+]
+"""What the numbers are for. None begins another, so that (seed, word, numbers) has only one reading."""
+_WORDS: Final = frozenset(get_args(Word))
 
-    >>> hash64(1, "batch") == hash64(1, "batch") != hash64(2, "batch")
+
+def hash64(seed: int, word: Word, *numbers: int) -> int:
+    """A 63-bit hash (splitmix64 over seed, letters and numbers), for seeding generators.
+
+    >>> hash64(1, "batches") == hash64(1, "batches") != hash64(2, "batches")
     True
     """
+    if word not in _WORDS:
+        raise ValueError(f"hash64: got the word {word!r}; add it to Word, or use one of {', '.join(sorted(_WORDS))}")
+    return fold(seed, *word.encode(), *numbers)
+
+
+def fold(*numbers: int) -> int:
+    """A 63-bit hash of numbers, each taken modulo 2⁶⁴."""
     state = 0
-    for part in parts:
-        for chunk in part.encode() if isinstance(part, str) else (part & _MASK,):
-            state = _mix((state ^ chunk) + _GOLDEN & _MASK)
+    for number in numbers:
+        state = _mix((state ^ number & _MASK) + _GOLDEN & _MASK)
     return state >> 1
 
 

@@ -54,6 +54,25 @@ class SparseRows:
         """The row of each entry, [entries]."""
         return torch.arange(len(self), device=self.device).repeat_interleave(self.counts, output_size=len(self.indices))
 
+    def flaw(self) -> str | None:
+        """What makes these parts no matrix, if anything does; without this no row may be taken.
+
+        >>> SparseRows(torch.tensor([0, 2]), None, torch.tensor([0, 3]), width=3).flaw()
+        'its rows do not end where its 2 entries do'
+        """
+        parts = [self.indices, self.starts, *([] if self.values is None else [self.values])]
+        if any(part.ndim != 1 for part in parts) or self.starts.dtype != torch.int64 or not len(self.starts):
+            return "its starts, indices and values are not lists"
+        if self.indices.dtype not in (torch.int32, torch.int64):
+            return f"its indices are {self.indices.dtype}, wanted int32 or int64"
+        if self.values is not None and (not self.values.is_floating_point() or len(self.values) != len(self.indices)):
+            return f"its values are {len(self.values)} of {self.values.dtype}, wanted {len(self.indices)} of float32"
+        if int(self.starts[0]) != 0 or int(self.starts[-1]) != len(self.indices) or int(self.starts.min()) < 0:
+            return f"its rows do not end where its {len(self.indices)} entries do"
+        if bool((self.starts[1:] < self.starts[:-1]).any()):
+            return "a row ends before it begins"
+        return None if self.width >= 1 else f"its width is {self.width}"
+
     def to(self, device: torch.device) -> "SparseRows":
         """The same rows on a device."""
         values = None if self.values is None else self.values.to(device)

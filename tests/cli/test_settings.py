@@ -126,5 +126,10 @@ def test_a_suggestion_is_a_command(cli: Cli) -> None:
     assert json.loads(cli("presets", "--labels", 5000, "--rows", 200_000, "--json").out)["command"] == command
 
 
+@pytest.mark.parametrize(("labels", "preset"), [(983, "delicious"), (2000, "yso-finna-en"), (17_913, "yso-finna-en")])
+def test_the_suggested_preset_is_the_one_that_did_best(labels: int, preset: str) -> None:
+    assert suggest(labels, 100_000).preset == preset
+
+
 def test_labels_without_rows_are_refused(refused: Refused) -> None:
     assert "--labels and --rows belong together" in refused("presets", "--labels", 50)

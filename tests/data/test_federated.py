@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 from torch.utils.data import TensorDataset
 
 from fedaws import FederatedData, from_arrays, from_dataset
 from fedaws.data.federated import as_features, as_input
+from fedaws.data.label_sets import from_sparse
 from helpers import refusal
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -117,20 +119,43 @@ def test_held_out_examples_keep_their_labels() -> None:
     assert data.y_test.tolist() == [int(i) % 2 for i in data.x_test[:, 0]]
 
 
-def test_held_out_examples_stand_in_for_the_test_set() -> None:
-    data = from_arrays(X, Y, X + 100, Y, validation=1, num_classes=3)
-    assert float(data.x_test.max()) < 100
+def test_held_out_examples_beside_a_test_set_are_refused() -> None:
+    message = refusal(lambda: from_arrays(X, Y, X, Y, validation=1))
+    assert "validation=1 tests on a part of the training examples, but there is a test set too" in message
+
+
+def test_data_say_what_they_are_tested_on() -> None:
+    assert from_arrays(X, Y, X, Y).tested_on == "test"
+    assert from_arrays(X, Y).tested_on == "training"
+    assert numbered([0, 1] * 10, validation=5).tested_on == "held-out"
+
+
+def test_data_say_the_shape_of_an_example() -> None:
+    assert from_arrays(np.zeros((4, 3, 2)), [0, 1, 0, 1]).example_shape == (3, 2)
+    sparse = csr_matrix([[0, 1.0, 0], [2.0, 0, 0]])
+    assert from_sparse(sparse, csr_matrix([[1, 0], [0, 1]])).example_shape == (3,)
+
+
+def test_labels_that_are_words_are_refused_with_the_way_to_number_them() -> None:
+    message = refusal(lambda: from_arrays(X, ["a", "b", "c"] * (len(X) // 3) + ["a"] * (len(X) % 3)))
+    assert "y is an array of str_" in message
+    assert "np.unique(y, return_inverse=True)" in message
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_numbers_of_more_than_64_bits_are_refused(dtype: type) -> None:
+    assert "wanted numbers of at most 64 bits" in refusal(lambda: from_arrays(X.astype(dtype), Y))
 
 
 @pytest.mark.parametrize("validation", [20, 21, 0.999, -0.5])
 def test_holding_out_nothing_or_everything_is_refused(validation: float) -> None:
-    assert "data.validation" in refusal(lambda: numbered([0, 1] * 10, validation=validation))
+    assert "validation=" in refusal(lambda: numbered([0, 1] * 10, validation=validation))
 
 
 def test_a_class_that_is_held_out_whole_is_refused() -> None:
     message = refusal(lambda: numbered([0] * 5 + [1] * 5 + [2], validation=10))
     assert "has no training example" in message
-    assert "lower data.validation" in message
+    assert "lower validation" in message
 
 
 # --- what may come in -----------------------------------------------------------------------------------------------
@@ -239,7 +264,7 @@ def changed(array: np.ndarray, value: float) -> np.ndarray:
         ((X, Y, X[:, :1], Y), ["x has examples of shape (2,)", "x_test of shape (1,)"]),
         ((X.astype(np.uint8), Y, X, Y), ["type uint8", "x_test", "type float32"]),
         ((X, Y * 0), ["only one class"]),
-        ((X, Y * 2), ["class 1 has no training example (2 of 5 classes have none)", "data.num_classes=5"]),
+        ((X, Y * 2), ["class 1 has no training example (2 of 5 classes have none)", "set num_classes=5"]),
         ((X, Y + 1), ["class 0 has no training example (1 of 4"]),
         ((X, Y, X, Y + 1), ["class 3 has no training example (1 of 4"]),
         ((X, Y * 10**12), ["class 1 has no training example"]),  # and no memory is taken for 2 × 10¹² classes
@@ -252,7 +277,7 @@ def test_unsound_arrays_are_refused(arguments: tuple[object, ...], parts: list[s
 
 
 def test_a_label_beyond_the_declared_classes_is_refused() -> None:
-    assert "raise data.num_classes to 3" in refusal(lambda: from_arrays(X, Y, num_classes=2))
+    assert "raise num_classes to 3" in refusal(lambda: from_arrays(X, Y, num_classes=2))
 
 
 def test_class_names_must_be_as_many_as_classes() -> None:

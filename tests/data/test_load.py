@@ -1,6 +1,8 @@
 """The data sets that a configuration can name."""
 
 import io
+import os
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -178,7 +180,9 @@ def test_pickled_objects_are_refused(tmp_path: Path) -> None:
 def test_one_nameless_array_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "array.npz").open("wb") as file:
         np.save(file, X)
-    assert "one array without a name" in refusal(lambda: load_data(config(f"data.name={tmp_path}/array.npz")))
+    assert "not a sound .npz file (File is not a zip file)" in refusal(
+        lambda: load_data(config(f"data.name={tmp_path}/array.npz"))
+    )
 
 
 def test_an_array_beyond_memory_is_refused(tmp_path: Path) -> None:
@@ -187,17 +191,68 @@ def test_an_array_beyond_memory_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "vast.npz", "w") as vast:
         for part in GOOD:
             vast.writestr(f"{part}.npy", header.getvalue())
-    assert "does not fit into memory" in refusal(lambda: load_data(config(f"data.name={tmp_path}/vast.npz")))
+    message = refusal(lambda: load_data(config(f"data.name={tmp_path}/vast.npz")))
+    assert "x_train has 0 bytes, wanted 8,000,000,000,000,000" in message
+
+
+def test_a_file_that_unpacks_to_a_hundred_times_its_size_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as bomb:
+        for part in GOOD:
+            with bomb.open(f"{part}.npy", "w", force_zip64=True) as member:
+                header = {"descr": "|u1", "fortran_order": False, "shape": (100, 2**20)}
+                np.lib.format.write_array_header_1_0(member, header)
+                for _ in range(100):
+                    member.write(bytes(2**20))
+    tracemalloc.start()
+    message = refusal(lambda: load_data(config(f"data.name={tmp_path}/bomb.npz")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "unpacks to 419,430,400; wanted at most 268,435,456 or 100 times its size" in message
+    assert peak < 10**6
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packings_that_numpy_never_writes_are_refused(tmp_path: Path, packing: int) -> None:
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w", packing) as odd:
+        for part, array in GOOD.items():
+            content = io.BytesIO()
+            np.save(content, array)
+            odd.writestr(f"{part}.npy", content.getvalue())
+    message = refusal(lambda: load_data(config(f"data.name={tmp_path}/odd.npz")))
+    assert "x_train is packed in a way that NumPy never does" in message
+
+
+def test_a_message_about_junk_gives_no_advice_of_numpys(tmp_path: Path) -> None:
+    (tmp_path / "junk.npz").write_bytes(b"junk" * 100)
+    assert "pickle" not in refusal(lambda: load_data(config(f"data.name={tmp_path}/junk.npz")))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    assert "is not a plain file" in refusal(lambda: load_data(config(f"data.name={tmp_path}/pipe.npz")))
+
+
+def test_settings_are_named_as_settings(tmp_path: Path) -> None:
+    np.savez(tmp_path / "good.npz", **GOOD)
+    settings = config(f"data.name={tmp_path}/good.npz", "data.num_classes=2")
+    assert "raise data.num_classes to" in refusal(lambda: load_data(settings))
+
+
+def test_held_out_examples_stand_in_for_the_test_set_of_a_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "good.npz", **GOOD | {"x_test": X + 100})
+    data = load_data(config(f"data.name={tmp_path}/good.npz", "data.validation=1", "data.num_classes=9"))
+    assert float(data.x_test.max()) < 100
+    assert data.tested_on == "held-out"
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.npz").mkdir()
-    assert "Is a directory" in refusal(lambda: load_data(config(f"data.name={tmp_path}/folder.npz")))
+    assert "is not a plain file" in refusal(lambda: load_data(config(f"data.name={tmp_path}/folder.npz")))
 
 
 def test_nan_in_a_file_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "nan.npz", **GOOD | {"x_test": X * np.nan})
-    assert "x_test has NaN" in refusal(lambda: load_data(config(f"data.name={tmp_path}/nan.npz")))
+    assert f"{tmp_path}/nan.npz: x_test has NaN" in refusal(lambda: load_data(config(f"data.name={tmp_path}/nan.npz")))
 
 
 def archive(save: Callable[..., None]) -> bytes:

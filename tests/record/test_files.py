@@ -1,6 +1,7 @@
 """Files are there whole or not at all, and are checked when read."""
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from safetensors.torch import save, save_file
 
 from fedaws import FedawsError
 from fedaws.record.files import append_line, only_writer, read_tensors, write_bytes, write_tensors, write_text
+from fedaws.record.folder import RunFolder
 from helpers import refusal
 
 TENSORS = {"W": torch.tensor([[0.1, 1e-30], [-0.0, 3e38]]), "theta/a.b": torch.arange(3.0)}
@@ -54,12 +56,6 @@ def test_an_interruption_while_writing_leaves_no_part_either(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         write_bytes(tmp_path / "file", b"new")
     assert files_below(tmp_path) == set()
-
-
-def test_what_a_killed_process_left_behind_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / ".file.partial").write_bytes(b"half of an old")  # the name under which a file is written
-    write_bytes(tmp_path / "file", b"new")
-    assert files_below(tmp_path) == {"file"}
 
 
 @pytest.mark.parametrize("write", [lambda p: write_bytes(p, b""), lambda p: append_line(p, "")])
@@ -112,11 +108,77 @@ def test_a_file_cut_short_anywhere_is_refused(file: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    assert "does not exist" in refusal(lambda: read_tensors(tmp_path / "none"))
+    assert "No such file" in refusal(lambda: read_tensors(tmp_path / "none"))
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert "is damaged" in refusal(lambda: read_tensors(tmp_path))
+    assert "is not a plain file" in refusal(lambda: read_tensors(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.uint16])
+def test_types_that_are_never_written_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    (tmp_path / "file").write_bytes(save({"W": torch.zeros(2, 2, dtype=dtype)}, {"format": "fedaws-1", "facts": "{}"}))
+    assert "'W' is of the type" in refusal(lambda: read_tensors(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool],
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3)])
+def test_every_type_and_shape_comes_back(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.arange(6).view(2, 3)[: shape[0] if shape else 1].to(dtype)
+    tensor = tensor.new_ones(shape) if 0 in shape or not shape else tensor
+    write_tensors(tmp_path / "file", {"a": tensor, "b": torch.ones(3, dtype=torch.uint8)}, {})
+    read = read_tensors(tmp_path / "file")[0]
+    assert read["a"].dtype == dtype
+    assert read["a"].shape == shape
+    assert read["a"].equal(tensor)
+    assert read["b"].tolist() == [1, 1, 1]
+
+
+def written(path: Path, header: object, data: bytes = b"") -> Path:
+    """A safetensors file with this header."""
+    text = json.dumps(header).encode() if not isinstance(header, bytes) else header
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def about(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
+    return {"__metadata__": {"format": "fedaws-1"}, "W": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [],
+        7,
+        b"[" * 100_000,
+        {"__metadata__": {"format": 1}},
+        {"W": []},
+        about(shape=[-1]),
+        about(shape=[2]),
+        about(shape=[True]),
+        about(shape=[2**70]),
+        about(shape=[2**40, 0, 2**40], offsets=(0, 0)),
+        about(shape=[2**35], offsets=(0, 2**37)),
+        about(offsets=(4, 8)),
+        about(offsets=(0, 4, 8)),
+        about(dtype=["F32"]),
+        about(dtype="BOOL", shape=[4]),
+        about() | {"V": about()["W"]},  # two in one place
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: object) -> None:
+    path = written(tmp_path / "file", header, b"\x07abc")
+    assert "is damaged" in refusal(lambda: read_tensors(path))
+
+
+def test_tensors_that_do_not_fit_into_memory_are_refused_before_it_is_taken(tmp_path: Path) -> None:
+    path = written(tmp_path / "file", about(shape=[2**37], offsets=(0, 2**39)))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size + 2**39)  # a hole: half a terabyte, none of it on the disk
+    assert "does not fit into memory" in refusal(lambda: read_tensors(path))
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
@@ -154,3 +216,14 @@ def test_a_second_process_is_refused_while_one_holds_the_folder(tmp_path: Path) 
         assert "another process is training in" in refusal(lambda: only_writer(tmp_path).__enter__())
     with only_writer(tmp_path):  # free again
         pass
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.toml"])
+def test_a_run_folder_with_a_pipe_or_an_endless_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path)
+    read = {"metrics.jsonl": folder.metrics, "config.toml": folder.config}[name]
+    os.mkfifo(tmp_path / name)
+    refusal(read)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    refusal(read)

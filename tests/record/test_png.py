@@ -5,10 +5,9 @@ import io
 
 import pytest
 import torch
+from PIL import Image
 
 from fedaws.record.png import png, png_base64
-
-Image = pytest.importorskip("PIL.Image")
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

@@ -13,6 +13,7 @@ from fedaws.hashing import hash64
 from fedaws.sparse import Rows, SparseRows
 from fedaws.types import ClassFacts
 
+TestedOn = Literal["test", "held-out", "training"]
 _LABELS = "integer labels 0 … classes − 1"
 
 
@@ -32,9 +33,14 @@ class FederatedData:
     y_test: Rows  # [N'] or, where an example may have several labels, a set for each
     class_names: tuple[str, ...] | None = None
     label_weights: Tensor | None = None  # [classes] 1 / propensity of a label, for label sets
-    tested_on: Literal["test", "held-out", "training"] = "test"  # whose examples the test set has
+    tested_on: TestedOn = "test"  # what x_test is: examples of its own, held out of the training ones, or these again
     class_facts: ClassFacts | None = None  # what the server may know of the classes
     first_client: int = 0  # the number from which the first client here draws its batches: a node has only itself
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Of one example: its features, also of sparse ones, or channels, height and width."""
+        return tuple(self.x.shape[1:])
 
     @property
     def num_examples(self) -> Tensor:
@@ -71,20 +77,21 @@ def from_arrays(
     """A federation from arrays (NumPy or torch): x [N, …] and integer labels y [N], and the same for testing.
 
     Without a test set the training examples are tested on. `validation` takes that fraction (< 1) or number (≥ 1) of
-    the training examples away and tests on them instead, for tuning. `num_classes` beyond what the labels show gives
-    the other classes a row of W that is never trained. `class_features` [classes, f] is what the server may know of the
-    classes, for methods that make rows of it.
+    the training examples away and tests on them instead, for tuning; `tested_on` of the result says which it was.
+    `num_classes` beyond what the labels show gives the other classes a row of W that is never trained. `class_features`
+    [classes, f] is what the server may know of the classes, for methods that make rows of it.
 
     >>> data = from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1])
     >>> data.num_examples.tolist()
     [1, 2]
     """
-    features, labels = as_features(x, "x"), _labels(y, "y")
+    features, labels = as_features(x, "x"), as_labels(y, "y")
     _same_length(features, labels, "x", "y")
     if (x_test is None) != (y_test is None):
         raise FedawsError("x_test and y_test come together: one of them is missing")
+    tested_on = what_is_tested(x_test is not None, validation)
     test_features = features if x_test is None else as_features(x_test, "x_test")
-    test_labels = labels if y_test is None else _labels(y_test, "y_test")
+    test_labels = labels if y_test is None else as_labels(y_test, "y_test")
     _same_length(test_features, test_labels, "x_test", "y_test")
     kind, test_kind = _kind(features), _kind(test_features)
     if kind != test_kind:  # of bytes and numbers only the bytes would be scaled to 0 … 1
@@ -97,7 +104,7 @@ def from_arrays(
         test_features, test_labels = features[held_out], labels[held_out]
         features, labels = features[keep], labels[keep]
     if num_classes is None:
-        _no_empty_class(labels, classes, "lower data.validation" if validation else "renumber the labels")
+        _no_empty_class(labels, classes, "lower validation" if validation else "renumber the labels")
     order, starts = by_client(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=_channels_last(features[order]),
@@ -109,6 +116,7 @@ def from_arrays(
         x_test=_channels_last(test_features.clone()),
         y_test=test_labels,
         class_names=None if class_names is None else tuple(class_names),
+        tested_on=tested_on,
         class_facts=None if class_features is None else ClassFacts(features=_class_features(class_features, classes)),
     )
 
@@ -118,6 +126,18 @@ def _class_features(features: Any, classes: int) -> Tensor:
     if found.ndim != 2 or len(found) != classes:
         raise FedawsError(f"class_features has shape {tuple(found.shape)}; wanted a row for each of {classes} classes")
     return found.to(torch.float32)
+
+
+def what_is_tested(has_test: bool, validation: float) -> TestedOn:
+    """What `tested_on` says; refuses two test sets."""
+    if has_test and validation:
+        raise FedawsError(
+            f"validation={validation} tests on a part of the training examples, but there is a test set too; "
+            "leave one of them out"
+        )
+    if validation:
+        return "held-out"
+    return "test" if has_test else "training"
 
 
 def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedData:
@@ -183,7 +203,8 @@ def _kind(x: Tensor) -> str:
     return f"shape {tuple(x.shape[1:])} and type {str(x.dtype).removeprefix('torch.')}"
 
 
-def _labels(y: Any, name: str) -> Tensor:
+def as_labels(y: Any, name: str = "y") -> Tensor:
+    """One class per example [N] as int64; refused unless they are integers from 0 on."""
     labels = _tensor(y, name, _LABELS)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise FedawsError(f"{name} is {labels.dtype}; wanted {_LABELS}")
@@ -204,7 +225,10 @@ def _tensor(values: Any, name: str, wanted: str) -> Tensor:
     except ValueError as error:
         raise FedawsError(f"{name} is not an array: {error}; wanted {wanted}") from None
     if array.dtype.kind not in "biufc":
-        raise FedawsError(f"{name} is an array of {array.dtype.type.__name__}; wanted {wanted}")
+        fix = "; names, y = np.unique(y, return_inverse=True) numbers them" if wanted == _LABELS else ""
+        raise FedawsError(f"{name} is an array of {array.dtype.type.__name__}; wanted {wanted}{fix}")
+    if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+        raise FedawsError(f"{name} is an array of {array.dtype.name}; wanted numbers of at most 64 bits")
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
@@ -217,9 +241,7 @@ def _count_classes(labels: Tensor, test_labels: Tensor, declared: int | None) ->
     highest = int(max(labels.max(), test_labels.max())) + 1
     classes = highest if declared is None else declared
     if highest > classes:
-        raise FedawsError(
-            f"label {highest - 1} does not fit num_classes={classes}; raise data.num_classes to {highest}"
-        )
+        raise FedawsError(f"label {highest - 1} does not fit num_classes={classes}; raise num_classes to {highest}")
     if classes < 2:
         raise FedawsError("only one class; wanted at least two, to tell apart")
     return classes
@@ -233,7 +255,7 @@ def _no_empty_class(labels: Tensor, classes: int, fix: str) -> None:
     first = int(gaps[0]) if len(gaps) else len(seen)
     raise FedawsError(
         f"class {first} has no training example ({classes - len(seen)} of {classes} classes have none); "
-        f"{fix}, or set data.num_classes={classes} to keep untrained rows for them"
+        f"{fix}, or set num_classes={classes} to keep untrained rows for them"
     )
 
 
@@ -241,9 +263,7 @@ def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
     """The numbers of the examples that stay, and of those held out for tuning."""
     held = round(validation * count) if validation < 1 else int(validation)
     if not 0 < held < count:
-        raise FedawsError(
-            f"data.validation={validation} holds out {held} of {count} training examples; wanted some of both"
-        )
+        raise FedawsError(f"validation={validation} holds out {held} of {count} training examples; wanted some of both")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(hash64(seed, "validation")))
     return order[held:].sort().values, order[:held].sort().values
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.federated import FederatedData, by_client, hold_out
+from fedaws.data.federated import FederatedData, by_client, hold_out, what_is_tested
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import SparseRows, is_scipy
@@ -46,6 +46,7 @@ def from_sparse(
     """
     if (x_test is None) != (labels_test is None):
         raise FedawsError("x_test and labels_test come together: one of them is missing")
+    tested_on = what_is_tested(x_test is not None, validation)
     features, sets = as_sparse(x, "x"), as_sparse(labels, "labels", values=False)
     test_features = features if x_test is None else as_sparse(x_test, "x_test")
     test_sets = sets if labels_test is None else as_sparse(labels_test, "labels_test", values=False)
@@ -86,6 +87,7 @@ def from_sparse(
         y_test=test_sets,
         class_names=None if class_names is None else tuple(class_names),
         label_weights=weights,
+        tested_on=tested_on,
         class_facts=ClassFacts(cooccurrence=label_pairs(sets.index_select(0, rows))) if cooccurrence else None,
     )
 
@@ -132,11 +134,16 @@ def as_sparse(x: Any, name: str = "x", values: bool = True) -> SparseRows:
     """A scipy matrix or rows, checked: ids in range, finite values, not below zero; without `values` a set per row."""
     if is_scipy(x):
         x = x.tocsr()
+        if x.dtype.kind not in "biuf":
+            raise FedawsError(f"{name} is a matrix of {x.dtype.name}; wanted real numbers")
         entries = torch.from_numpy(np.require(x.data, np.float32, ["C", "W"]))
         ids = torch.from_numpy(np.require(x.indices, None, ["C", "W"]))
         x = SparseRows(ids, entries, torch.from_numpy(np.require(x.indptr, np.int64, ["C", "W"])), x.shape[1])
     if not isinstance(x, SparseRows):
         raise FedawsError(f"{name} is a {type(x).__name__}; wanted a scipy sparse matrix or SparseRows")
+    flaw = x.flaw()
+    if flaw:
+        raise FedawsError(f"{name} is not a matrix of rows: {flaw}; make it anew")
     if len(x.indices) and not 0 <= int(x.indices.min()) <= int(x.indices.max()) < x.width:
         wrong = int(((x.indices < 0) | (x.indices >= x.width)).nonzero()[0])
         raise _bad_entry(x, name, wrong, f"the column {int(x.indices[wrong])}, wanted 0 to {x.width - 1}")

@@ -1,22 +1,23 @@
 """From the configuration's `data` table to a federation."""
 
 import os
-import zipfile
-import zlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedaws.config import Config
-from fedaws.data.federated import FederatedData, from_arrays, hold_out
+from fedaws.data.federated import FederatedData, as_features, as_labels, from_arrays, hold_out
 from fedaws.data.label_sets import from_sparse, inverse_propensities
 from fedaws.data.sources.cifar import cifar
 from fedaws.data.sources.digits import digits
 from fedaws.data.sources.download import cache_folder
 from fedaws.data.sources.images import images
+from fedaws.data.sources.npz import read_npz
 from fedaws.data.sources.synthetic import synthetic
 from fedaws.data.sources.xc import SETS, Split, some_rows, xc
 from fedaws.data.sources.xc_synthetic import xc_synthetic
@@ -37,15 +38,26 @@ def load_data(cfg: Config, classes_per_client: int = 1, cooccurrence: bool = Fal
     arrays, names = _load(cfg)
     if names is not None and data.num_classes not in (None, len(names)):
         names = None  # untrained rows have none
-    return from_arrays(
-        *arrays,
-        num_classes=data.num_classes,
-        clients_per_class=data.clients_per_class,
-        classes_per_client=data.classes_per_client or classes_per_client,
-        validation=data.validation,
-        class_names=names,
-        seed=cfg.seed,
-    )
+    with _named_as_settings():
+        return from_arrays(
+            *(arrays[:2] if data.validation else arrays),
+            num_classes=data.num_classes,
+            clients_per_class=data.clients_per_class,
+            classes_per_client=data.classes_per_client or classes_per_client,
+            validation=data.validation,
+            class_names=names,
+            seed=cfg.seed,
+        )
+
+
+@contextmanager
+def _named_as_settings() -> Iterator[None]:
+    """What Python calls an argument of `from_arrays` is a key of the table `data` here."""
+    try:
+        yield
+    except FedawsError as error:
+        arguments = r"\b(num_classes|validation|clients_per_class|classes_per_client)\b"
+        raise FedawsError(re.sub(arguments, r"data.\1", str(error))) from None
 
 
 def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> FederatedData:
@@ -55,17 +67,18 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
             f"data.num_classes={data.num_classes}: {data.name} says itself how many there are; leave it out"
         )
     train, test = _splits(cfg)
-    return from_sparse(
-        *train,
-        *test,
-        clients_per_class=data.clients_per_class,
-        classes_per_client=data.classes_per_client or classes_per_client,
-        every_label=data.every_label,
-        validation=data.validation,
-        propensity=_propensity(cfg),
-        cooccurrence=cooccurrence,
-        seed=cfg.seed,
-    )
+    with _named_as_settings():
+        return from_sparse(
+            *train,
+            *(() if data.validation else test),
+            clients_per_class=data.clients_per_class,
+            classes_per_client=data.classes_per_client or classes_per_client,
+            every_label=data.every_label,
+            validation=data.validation,
+            propensity=_propensity(cfg),
+            cooccurrence=cooccurrence,
+            seed=cfg.seed,
+        )
 
 
 def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
@@ -76,7 +89,8 @@ def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
         raise FedawsError(f"data.name={cfg.data.name} has no sets of labels; wanted one of {', '.join(SPARSE)}")
     train, test = _splits(cfg)
     if cfg.data.validation:
-        kept, held_out = hold_out(len(train.x), cfg.data.validation, cfg.seed)
+        with _named_as_settings():
+            kept, held_out = hold_out(len(train.x), cfg.data.validation, cfg.seed)
         train, test = (Split(*(part.index_select(0, rows) for part in train)) for rows in (kept, held_out))
     counts = torch.bincount(train.labels.indices, minlength=train.labels.width)
     return train, test, inverse_propensities(counts, len(train.x), *_propensity(cfg))
@@ -137,22 +151,8 @@ def _path(text: str | None) -> Path | None:
 
 
 def _read_npz(path: Path) -> tuple[Any, ...]:
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array without a name")
-            missing = [part for part in _PARTS if part not in archive]
-            if missing:
-                raise FedawsError(f"{path} has no {', '.join(missing)}; wanted the arrays {', '.join(_PARTS)}")
-            return tuple(archive[part] for part in _PARTS)
-    except FedawsError:
-        raise
-    except MemoryError as error:
-        raise FedawsError(f"{path} does not fit into memory: {error}") from None
-    except OSError as error:
-        raise FedawsError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise FedawsError(
-            f"{path} is not a sound .npz file ({error}); save its arrays, all of numbers, anew with numpy.savez"
-        ) from None
+    fix = "save its arrays, all of numbers, anew with numpy.savez"
+    arrays = read_npz(path, _PARTS, ".npz file", fix)
+    return tuple(
+        (as_features if name.startswith("x") else as_labels)(array, f"{path}: {name}") for name, array in arrays.items()
+    )

@@ -4,7 +4,6 @@ A node is known by the name and the key under which it was registered with the S
 """
 
 import logging
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedaws.errors import FedawsError
-from fedaws.record.files import write_text
+from fedaws.files import read_toml, write_text
 
 _LOG = logging.getLogger("flwr")
 
@@ -136,11 +135,7 @@ def from_classes(class_of: Mapping[str, int]) -> Federation:
 def read_federation(path: Path) -> Federation:
     """The federation in a TOML file."""
     try:
-        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise FedawsError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise FedawsError(f"{path} is not TOML: {error}") from None
+        file = _File.model_validate(read_toml(path))
     except ValidationError as error:
         first = error.errors()[0]
         raise FedawsError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
+from fedaws.files import read_text
 from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
 from fedaws.record.png import png_base64
 from fedaws.types import Params, ServerState
@@ -18,6 +19,7 @@ from fedaws.types import Params, ServerState
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
 _KEPT = 2  # checkpoints
+_LONGEST = 1 << 28  # bytes of metrics.jsonl
 _MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
 """The mappings of a state that are saved, each under its name."""
 
@@ -33,8 +35,9 @@ class Facts(BaseModel):
     own_encoder: bool = False  # given by the user: no configuration can build it again
     own_data: bool = False  # likewise
     own_method: bool = False  # likewise
-    encoder: str | None = None  # the class of an own encoder
+    encoder_name: str | None = None  # the class of an own encoder
     role: str = ""  # what the method is, in a few words
+    rows: str | None = None  # what of W its clients are sent
     start: str | None = None  # a digest of the weights that training began with, if it did not begin at random
     tested_on: Literal["test", "held-out", "training"] = "test"
     own_measures: tuple[str, ...] = ()  # beside the package's
@@ -95,8 +98,8 @@ class RunFolder:
         """The run's configuration."""
         path = self.path / "config.toml"
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            text = read_text(path)
+        except FedawsError:
             raise FedawsError(f"{self.path} is not a run folder: no readable config.toml in it") from None
         return configuration.from_toml(text, str(path))
 
@@ -110,7 +113,7 @@ class RunFolder:
         """The rows of the rounds up to `up_to`; a last line that a crash cut short is left out."""
         if not self.metrics_file.exists():
             return []
-        lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(self.metrics_file, _LONGEST, errors="replace").splitlines()
         rows = [row for row in map(_parse_row, lines) if row is not None]
         return [row for row in rows if up_to is None or row["round"] <= up_to]
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 
 MADE_WITH = "made_with.json"
 

@@ -1,11 +1,11 @@
 """Arrays kept in a file."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedaws.data.sources import array_cache
 from fedaws.data.sources.array_cache import Arrays, cached
 
 GOOD: Arrays = {
@@ -35,13 +35,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "x.safetensors"
 
 
-def test_the_second_time_nothing_is_built_and_the_arrays_are_mapped(path: Path) -> None:
+def test_the_second_time_nothing_is_built_and_the_arrays_are_in_memory(path: Path) -> None:
     build = Builder()
     assert same(cached(path, "k", build))
     found = cached(path, "k", build)
     assert same(found)
     assert build.calls == 1
-    assert isinstance(found["a"], np.memmap)
+    assert not isinstance(found["a"], np.memmap)
+
+
+def test_a_file_that_is_cut_short_after_it_was_read_leaves_the_arrays_as_they_are(path: Path) -> None:
+    cached(path, "k", Builder())
+    found = cached(path, "k", Builder())
+    path.write_bytes(b"")  # were it mapped, the next look would end the process
+    assert same(found)
 
 
 def test_writing_into_a_mapped_array_leaves_the_file_as_it_is(path: Path) -> None:
@@ -71,11 +78,10 @@ def test_any_damage_builds_anew(path: Path) -> None:
 
 
 def test_an_interrupted_build_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(arrays: Arrays, target: Path, about: dict[str, str]) -> None:
-        target.write_bytes(b"half of it")
+    def interrupted(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(array_cache, "save_file", interrupted)
+    monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cached(path, "k", Builder())
     assert list(path.parent.iterdir()) == []
@@ -83,5 +89,18 @@ def test_an_interrupted_build_leaves_nothing(path: Path, monkeypatch: pytest.Mon
 
 def test_where_nothing_can_be_written_the_arrays_are_there_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="cannot keep .*; the data will be read anew each time"):
+    with pytest.warns(UserWarning, match="cannot write .*; the data will be read anew each time"):
         assert same(cached(tmp_path / "file" / "x.safetensors", "k", Builder()))
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert same(cached(path, "k", Builder()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "bool"])
+def test_types_that_are_never_written_build_anew(path: Path, dtype: str) -> None:
+    odd = {"a": np.ones(3, dtype=dtype)}
+    cached(path, "k", lambda: odd)
+    assert same(cached(path, "k", Builder()))

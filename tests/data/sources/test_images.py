@@ -1,7 +1,7 @@
 """A folder of images per class."""
 
+import os
 import struct
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,15 @@ def test_postscript_is_not_run(folder: Path) -> None:
 
 def test_a_dangling_link_is_refused(folder: Path) -> None:
     (folder / "train" / "pear" / "c.png").symlink_to(folder / "nowhere.png")
-    assert "c.png is not a file" in refusal(lambda: images(folder))
+    assert "c.png: No such file" in refusal(lambda: images(folder))
+
+
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "train" / "pear" / "c.png")
+    assert "c.png is not a plain file" in refusal(lambda: images(folder))
+    (folder / "train" / "pear" / "c.png").unlink()
+    (folder / "train" / "pear" / "c.png").symlink_to("/dev/zero")
+    assert "c.png is not a plain file" in refusal(lambda: images(folder))
 
 
 @pytest.mark.parametrize("side", [10_000, 60_000])  # Pillow warns of the one and refuses the other
@@ -225,6 +233,13 @@ def test_a_decompression_bomb_is_refused(folder: Path, side: int) -> None:
     assert f"{bomb} unpacks to more than 89,478,485 pixels" in refusal(lambda: images(folder, 4))
 
 
+def test_a_small_file_with_a_large_image_is_refused_before_memory_is_taken(folder: Path) -> None:
+    bomb = paint(folder / "train" / "pear" / "c.png", size=(5000, 5000), mode="1", colour=0)
+    assert bomb.stat().st_size < 10_000
+    message = refusal(lambda: images(folder, 4))
+    assert f"{bomb} unpacks to 25,000,000 pixels; wanted at most 16,777,216 in a file of this size" in message
+
+
 def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "1.png", 40_000, mode="I;16")
     assert "1.png has more than 8 bits a channel" in refusal(lambda: images(tmp_path))
@@ -232,11 +247,6 @@ def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
 
 def test_a_size_beyond_memory_is_refused(folder: Path) -> None:
     assert "do not fit into memory; lower data.image_size" in refusal(lambda: images(folder, 10**9))
-
-
-def test_without_pillow_its_install_command_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert "pip install 'fedaws[images]'" in refusal(lambda: images(folder))
 
 
 # --- by the configuration -------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The reader of the XC repository's text format, against plain Python."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,7 @@ def test_a_bad_row_is_told_with_file_line_and_reason(
         ("0 4 5", "wanted some of each"),
         ("3 0 5", "wanted some of each"),
         ("1,2 3:4", "wanted three numbers"),
-        ("3 400000000 5", "at most 99,999,999"),
+        ("3 400000000 5", "at most 10,000,000"),
     ],
 )
 def test_a_bad_first_line_is_refused(tmp_path: Path, header: str, reason: str) -> None:
@@ -141,9 +142,26 @@ def test_a_bad_first_line_is_refused(tmp_path: Path, header: str, reason: str) -
     assert reason in message
 
 
-@pytest.mark.parametrize(("rows", "said"), [(1, "says 1 rows, but 2 follow"), (3, "says 3 rows, but 2 follow")])
+@pytest.mark.parametrize(
+    ("rows", "said"), [(1, "says 1 rows, but 2 and more follow"), (3, "says 3 rows, but 2 follow")]
+)
 def test_more_or_fewer_rows_than_the_header_says_are_refused(tmp_path: Path, rows: int, said: str) -> None:
     assert said in refusal(lambda: read_text(write(tmp_path, "1 2:3\n4 5:6\n", f"{rows} 100 50")))
+
+
+def test_a_tiny_file_may_not_claim_features_by_the_hundred_million(tmp_path: Path) -> None:
+    message = refusal(lambda: read_text(write(tmp_path, "1 2:3\n", "1 99999999 99999999")))
+    assert "at most 10,000,000 features and labels in a file of this size" in message
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "1" * (1 << 25), "1 5 5")
+    assert "a line of more than 16,777,216 bytes" in refusal(lambda: read_text(path))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a plain file" in refusal(lambda: read_text(tmp_path / "pipe"))
 
 
 def test_bytes_at_random_are_read_or_refused_in_one_line(tmp_path: Path) -> None:

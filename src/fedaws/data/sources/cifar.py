@@ -1,25 +1,30 @@
-"""CIFAR-10 and CIFAR-100 as published: binary or Python version, unpacked or still in the archive."""
+"""CIFAR-10 and CIFAR-100 as published: binary or Python version, unpacked or still in the archive.
 
-import gzip
+An archive is unpacked, and a pickle read, only if it has the published checksum: then nobody has put anything into it.
+"""
+
+import hashlib
+import io
+import pickle
 import tarfile
-import zlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaws.data.sources.download import Archive, fetch
-from fedaws.data.sources.pickled import PickleError, read_pickle, text
 from fedaws.errors import FedawsError
+from fedaws.files import open_regular, read_bytes, reading
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Names = tuple[str, ...]
 
 _PIXELS = 3 * 32 * 32
-_LARGEST = 1 << 28  # bytes of a file; the largest there is has 155 million
+_LARGEST = 1 << 28  # bytes of a file; the largest there is has 186 million
 _HOME = "https://www.cs.toronto.edu/~kriz/"
 
 
@@ -32,6 +37,7 @@ class Version:
     train: tuple[str, ...]
     test: str
     names: str
+    md5: Mapping[str, str] = field(default_factory=dict)  # of the files that are pickles
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,15 @@ SETS = {
                 train=tuple(f"data_batch_{i}" for i in range(1, 6)),
                 test="test_batch",
                 names="batches.meta",
+                md5={
+                    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                    "data_batch_4": "634d18415352ddfa80567beed471001a",
+                    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                    "test_batch": "40351d587109b95175f43aff81a1287e",
+                    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+                },
             ),
         ),
     ),
@@ -102,6 +117,11 @@ SETS = {
                 train=("train",),
                 test="test",
                 names="meta",
+                md5={
+                    "train": "16019d7e3df5f24257cddd939b257f8d",
+                    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+                    "meta": "7973b15100ade9c7d40fb424638fde48",
+                },
             ),
         ),
     ),
@@ -144,12 +164,7 @@ def _download(which: Cifar, cache: Path) -> _Source:
 
 def _folder_reader(folder: Path) -> Callable[[str], bytes | None]:
     def read(file: str) -> bytes | None:
-        try:
-            return (folder / file).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise FedawsError(f"cannot read {folder / file}: {error.strerror or error}; unpack it anew") from None
+        return read_bytes(folder / file, _LARGEST) if (folder / file).exists() else None
 
     return read
 
@@ -167,26 +182,41 @@ def _archive_reader(version: Version, root: Path) -> Callable[[str], bytes | Non
     return read
 
 
-def _unpack(archive: Path, version: Version) -> dict[str, bytes]:
-    """The wanted files, in memory: no name or link in the archive can lead to another place."""
+def _unpack(path: Path, version: Version) -> dict[str, bytes]:
+    """The wanted files, in memory."""
     wanted = {f"{version.folder}/{file}": file for file in (*version.train, version.test, version.names)}
     contents = {}
-    try:
-        with gzip.open(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+    with open_regular(path, _LARGEST) as file, reading(path):
+        if not _is_published(file, version.archive.md5):
+            raise FedawsError(f"{path} is not the published file (its checksum differs); delete it and get it anew")
+        file.seek(0)
+        with tarfile.open(fileobj=file, mode="r:gz") as tar:
             for member in tar:
-                name = wanted.get(member.name.removeprefix("./"))
-                if name is None or not member.isreg():
-                    continue
-                if member.size > _LARGEST:
-                    raise tarfile.TarError(f"{name} has {member.size:,} bytes")
-                content = tar.extractfile(member)
-                contents[name] = content.read() if content else b""
-            while file.read(1 << 20):  # up to the end, where the checksum is
-                pass
-    except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
-        why = " ".join(str(error).split())
-        raise FedawsError(f"{archive} is damaged ({why}); delete it and get it anew") from None
+                content = tar.extractfile(member) if member.name in wanted else None
+                if content is not None:
+                    contents[wanted[member.name]] = content.read()
     return contents
+
+
+def _is_published(file: io.BufferedReader | io.BytesIO, md5: str) -> bool:
+    return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
+
+
+class _Unpickler(pickle.Unpickler):
+    """With the three names that the published files need, and no other."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _unpickled(source: _Source, file: str, content: bytes) -> dict[bytes, Any]:
+    if not _is_published(io.BytesIO(content), source.version.md5[file]):
+        raise source.wrong(file, "is not the published file (its checksum differs)")
+    batch: dict[bytes, Any] = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    return batch
 
 
 def _names(which: Cifar, source: _Source) -> Names | None:
@@ -194,13 +224,7 @@ def _names(which: Cifar, source: _Source) -> Names | None:
     content = source.read(file)
     if content is None:
         return which.names
-    if file.endswith(".txt"):
-        lines = content.split()
-    else:
-        try:
-            lines = [text(name) for name in read_pickle(content).get(which.names_key) or []]
-        except (PickleError, TypeError) as error:
-            raise source.wrong(file, str(error)) from None
+    lines = content.split() if file.endswith(".txt") else _unpickled(source, file, content)[which.names_key]
     names = tuple(line.decode("latin1") for line in lines)
     return names if len(names) == which.classes else which.names
 
@@ -233,15 +257,5 @@ def _from_binary(which: Cifar, source: _Source, file: str, content: bytes) -> tu
 
 
 def _from_pickle(which: Cifar, source: _Source, file: str, content: bytes) -> tuple[Images, Labels]:
-    try:
-        batch = read_pickle(content)
-    except PickleError as error:
-        raise source.wrong(file, str(error)) from None
-    x, labels = batch.get(b"data"), batch.get(which.label_key)
-    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != _PIXELS or not len(x):
-        raise source.wrong(file, f"has no array 'data' of bytes [images, {_PIXELS:,}]")
-    if isinstance(labels, np.ndarray) and labels.ndim == 1:
-        labels = labels.tolist()
-    if not isinstance(labels, list) or len(labels) != len(x) or not all(type(label) is int for label in labels):
-        raise source.wrong(file, f"has no {len(x):,} integers '{which.label_key.decode()}', one for each image")
-    return x, np.array(labels, dtype=np.int64)
+    batch = _unpickled(source, file, content)
+    return batch[b"data"], np.array(batch[which.label_key], dtype=np.int64)

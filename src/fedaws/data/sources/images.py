@@ -4,15 +4,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedaws.errors import FedawsError
-
-if TYPE_CHECKING:
-    from PIL import Image
+from fedaws.files import open_regular
 
 Pictures = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -20,6 +18,9 @@ Labels = NDArray[np.int64]
 # Pillow reads more, some of it through programs of others.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+_LARGEST = 1 << 28  # bytes of a file
+_PIXELS = 1 << 24  # that any image may have, and a large file this many for each of its bytes:
+_PER_BYTE = 100
 _LAYOUT = "train/<class>/<image> and test/<class>/<image>, or <class>/<image>"
 
 
@@ -31,7 +32,6 @@ def images(
     The classes are the folders in `train`, or in `folder` itself where there are neither `train` nor `test`; without a
     `test` there is no test set. With a `size` the images are scaled and cut, around their centre, to that square.
     """
-    _pillow()
     with _looking(folder):
         train, test = folder / "train", folder / "test"
         if test.is_dir() and not train.is_dir():
@@ -47,13 +47,6 @@ def images(
     if not tested:
         return (x, y, None, None), names
     return (x, y, *_read_all(_numbered(tested, names), size, x.shape[1:])), names
-
-
-def _pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        raise FedawsError("data.name=images needs Pillow; install it by pip install 'fedaws[images]'") from None
 
 
 @contextmanager
@@ -115,15 +108,12 @@ def _extent(shape: tuple[int, ...]) -> str:
 
 def _read(path: Path, size: int | None) -> Pictures:
     """One image, [3, H, W]."""
-    from PIL import Image, ImageOps  # noqa: PLC0415 - an extra
-
-    if not path.is_file():  # a pipe would be waited for
-        raise FedawsError(f"{path} is not a file; remove it")
     try:
-        with warnings.catch_warnings():
+        with open_regular(path, _LARGEST) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata that are not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            with Image.open(file, formats=_FORMATS) as image:
+                _check_size(image, path)
                 if size:
                     image.draft("RGB", (size, size))  # a JPEG is quickly read at a half or a quarter, if that is enough
                 upright = _rgb(ImageOps.exif_transpose(image), path)
@@ -135,6 +125,8 @@ def _read(path: Path, size: int | None) -> Pictures:
         raise FedawsError(
             f"{path} unpacks to more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller or remove it"
         ) from None
+    except UnidentifiedImageError:
+        raise FedawsError(f"cannot read the image {path}: it is none of {', '.join(_FORMATS)}; remove it") from None
     except MemoryError:
         raise FedawsError(f"{path} does not fit into memory; make it smaller or remove it") from None
     except Exception as error:  # Pillow meets damaged bytes with any of a dozen exceptions
@@ -143,10 +135,19 @@ def _read(path: Path, size: int | None) -> Pictures:
     return np.asarray(upright).transpose(2, 0, 1)
 
 
-def _rgb(image: "Image.Image", path: Path) -> "Image.Image":
-    """Three bytes a pixel; what shines through is white."""
-    from PIL import Image  # noqa: PLC0415 - an extra
+def _check_size(image: Image.Image, path: Path) -> None:
+    """Refuse a small file with a vast image, before memory is taken: a few copies of it are made on the way."""
+    most = max(_PIXELS, _PER_BYTE * path.stat().st_size)
+    pixels = image.width * image.height
+    if pixels > most:
+        raise FedawsError(
+            f"{path} unpacks to {pixels:,} pixels; wanted at most {most:,} in a file of this size; "
+            "make it smaller or remove it"
+        )
 
+
+def _rgb(image: Image.Image, path: Path) -> Image.Image:
+    """Three bytes a pixel; what shines through is white."""
     if image.mode[0] in "IF":  # of these Pillow would keep the lowest 8 bits, or clip
         raise FedawsError(f"{path} has more than 8 bits a channel; save it with 8")
     if image.mode not in ("RGBA", "RGBa", "LA", "La", "PA") and "transparency" not in image.info:

@@ -1,9 +1,8 @@
 """Sets of the Extreme Classification Repository, and others in its forms: text, or pairs of .npz matrices."""
 
+import hashlib
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedaws.data.label_sets import as_sparse
 from fedaws.data.sources.array_cache import Arrays, cached
-from fedaws.data.sources.xc_text import Matrices, read_text
+from fedaws.data.sources.npz import read_npz
+from fedaws.data.sources.xc_text import Matrices, read_text, widest
 from fedaws.errors import FedawsError, MissingData
-from fedaws.hashing import hash64
+from fedaws.hashing import fold
 from fedaws.sparse import SparseRows
 
 _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes what it gives
 _REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
+_ARRAYS = {"features", "values", "feature_starts", "labels", "label_starts", "widths"}
 _PAIRS = (("X.{}.npz", "Y.{}.npz", ("trn", "tst")), ("X_{}.npz", "Y_{}.npz", ("train", "test")))
 
 
@@ -80,17 +82,20 @@ def some_rows(split: Split, count: int | None) -> Split:
     """So many of the rows at random, the same for every seed, so that runs are compared on the same ones."""
     if count is None or count >= len(split.x):
         return split
-    rng = torch.Generator().manual_seed(hash64("test rows"))
+    rng = torch.Generator().manual_seed(fold(*b"test rows"))
     rows = torch.randperm(len(split.x), generator=rng)[:count].sort().values
     return Split(split.x.index_select(0, rows), split.labels.index_select(0, rows))
 
 
 def to_split(arrays: Arrays) -> Split:
     """From the arrays of the cache."""
-    widths = arrays["widths"].tolist()
+    if arrays.keys() != _ARRAYS or arrays["widths"].shape != (2,):
+        raise FedawsError(f"arrays {', '.join(arrays)}; wanted {', '.join(_ARRAYS)}, with two widths")
+    widths = list(map(int, arrays["widths"].tolist()))
     part = {name: torch.from_numpy(array) for name, array in arrays.items()}
     x = SparseRows(part["features"], part["values"], part["feature_starts"], widths[0])
-    return Split(x, SparseRows(part["labels"], None, part["label_starts"], widths[1]))
+    labels = SparseRows(part["labels"], None, part["label_starts"], widths[1])
+    return Split(as_sparse(x), as_sparse(labels, "labels", values=False))
 
 
 def to_arrays(matrices: Matrices) -> Arrays:
@@ -146,8 +151,13 @@ def _split(folder: Path, part: int, cache: Path) -> Split:
         raise FedawsError(f"{folder} has no {word}.txt, nor {' and '.join(_pair_names(part))}; add its {word} part")
     resolved = [path.resolve() for path in files]
     facts = [(str(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in resolved]
-    place = cache / f"{folder.resolve().name}-{files[0].stem}-{hash64(*map(str, resolved)):016x}.safetensors"
-    return to_split(cached(place, f"{_VERSION} {facts}", lambda: to_arrays(_read(files))))
+    digest = hashlib.sha256("\0".join(map(str, resolved)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    place = cache / f"{folder.resolve().name[:80]}-{files[0].stem[:80]}-{digest}.safetensors"
+    arrays = cached(place, f"{_VERSION} {facts}", lambda: to_arrays(_read(files)))
+    try:
+        return to_split(arrays)
+    except FedawsError as error:
+        raise FedawsError(f"{place}: {error}; delete it") from None
 
 
 def _pair_names(part: int) -> tuple[str, str]:
@@ -178,29 +188,40 @@ class _Csr(NamedTuple):
 
 def _read_npz(path: Path) -> _Csr:
     """A matrix as `scipy.sparse.save_npz` writes it, checked."""
+    fix = "save it anew: scipy.sparse.save_npz"
+    parts = read_npz(path, ("format", "shape", "indptr", "indices", "data"), "sparse matrix", fix)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            parts = {key: archive[key] for key in ("format", "shape", "indptr", "indices", "data")}
-        if parts["format"].item() not in (b"csr", "csr"):
-            raise ValueError(f"it is {parts['format'].item()!r}, wanted csr")
-        return _checked(path, parts)
+        return _checked(path, **parts)
     except FedawsError:
         raise
-    except OSError as error:
-        raise FedawsError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        why = " ".join(str(error).split())
-        raise FedawsError(f"{path} is not a sound sparse matrix ({why}); save it anew: scipy.sparse.save_npz") from None
+    except ValueError as error:
+        raise FedawsError(f"{path} is not a sound sparse matrix ({error}); {fix}") from None
 
 
-def _checked(path: Path, parts: dict[str, NDArray[Any]]) -> _Csr:
-    rows, width = map(int, parts["shape"])
-    starts, indices = parts["indptr"].astype(np.int64), parts["indices"]
-    values = parts["data"].astype(np.float32)
-    if rows < 1 or len(starts) != rows + 1 or starts[0] != 0 or (np.diff(starts) < 0).any():
+def _checked(
+    path: Path,
+    format: NDArray[Any],
+    shape: NDArray[Any],
+    indptr: NDArray[Any],
+    indices: NDArray[Any],
+    data: NDArray[Any],
+) -> _Csr:
+    if format.ndim or format.item() not in (b"csr", "csr"):
+        raise ValueError("its format is another, wanted csr")
+    if shape.shape != (2,) or any(part.dtype.kind not in "iu" for part in (shape, indptr, indices)):
+        raise ValueError("its shape, row starts or columns are not whole numbers")
+    if any(part.ndim != 1 for part in (indptr, indices, data)) or data.dtype.kind not in "biuf":
+        raise ValueError("its row starts, columns or values are not lists of real numbers")
+    rows, width = map(int, shape)
+    if not 1 <= width <= widest(path):
+        raise ValueError(f"it has {width:,} columns; wanted 1 to {widest(path):,} in a file of this size")
+    starts = indptr.astype(np.int64)
+    if rows < 1 or len(starts) != rows + 1 or starts[0] != 0 or (starts[1:] < starts[:-1]).any():
         raise ValueError(f"row starts that do not fit {rows} rows")
-    if not starts[-1] == len(indices) == len(values):
-        raise ValueError(f"{len(indices)} columns, {len(values)} values, wanted {starts[-1]} of both")
+    if not starts[-1] == len(indices) == len(data):
+        raise ValueError(f"{len(indices)} columns, {len(data)} values, wanted {starts[-1]} of both")
+    with np.errstate(over="ignore"):
+        values = data.astype(np.float32)
     for wrong, what in (
         ((indices < 0) | (indices >= width), f"a column that is not 0 to {width - 1}"),
         (~((values >= 0) & (values < np.inf)), "a value that is negative or not finite"),

@@ -14,7 +14,7 @@ from fedaws.data.sources.array_cache import Arrays, cached
 from fedaws.data.sources.xc import SETS, Shape, Split, to_arrays, to_split
 from fedaws.data.sources.xc_text import Matrices
 from fedaws.errors import FedawsError
-from fedaws.hashing import hash64, hash_tensor
+from fedaws.hashing import Word, hash64, hash_tensor
 
 _VERSION = "xc-synthetic-2"
 _GROUP = 64
@@ -22,6 +22,7 @@ _OWN = 8  # features of a label, and of a group
 _FROM_LABEL, _FROM_GROUP = 0.45, 0.7  # up to here an entry is of a label, of a group; else it says nothing
 _CHUNK = 100_000  # examples made at once
 _LARGE = 5_000_000  # entries from which on they are kept in the cache
+_PARTS: dict[str, Word] = {"train": "xctrain", "test": "xctest"}
 
 
 def xc_synthetic(like: str, scale: float, seed: int, cache: Path) -> tuple[Split, Split]:
@@ -62,7 +63,7 @@ def _part(shape: Shape, name: str, seed: int, word: str, cache: Path) -> Split:
 def generate(shape: Shape, rows: int, seed: int, word: str) -> Matrices:
     """So many examples of a shape; `word` names the part, so that training and test differ."""
     chunks = [
-        _chunk(shape, min(_CHUNK, rows - start), seed, hash64(seed, "xc", word, start))
+        _chunk(shape, min(_CHUNK, rows - start), seed, hash64(seed, _PARTS[word], start))
         for start in range(0, rows, _CHUNK)
     ]
     labels, label_counts, features, values, feature_counts = (
