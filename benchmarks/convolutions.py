@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from common import best_times
 from fedaws.config import Config
 from fedaws.core.algorithm import run_round
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
-from fedaws.evaluate.measures import embed_all
+from fedaws.evaluate import Model
 from fedaws.machine.memory import keep_freed_memory
 from fedaws.machine.threads import shared_out
 from fedaws.models import build_encoder
@@ -79,7 +80,8 @@ def measure(norm: str) -> None:
     )
     tests = torch.rand(2000, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     bare = {f"bare {m}": lambda m=m: bare_forward(encoder, tests, m) for m in (100, 500, 2000)}
-    times = best_times({"all": lambda: embed_all(encoder, state.theta, data.x_test, True), **bare}, turns=4)
+    model = Model(encoder, state.theta, state.W)
+    times = best_times({"all": lambda: model.embed(data.x_test), **bare}, turns=4)
     forward = min(times[name] for name in bare) * TESTS / len(tests)
     ratio = times["all"] / forward
     print(f"{norm:7s} evaluating {TESTS:,} images: {times['all']:4.1f} s, {ratio:4.2f} × the bare forward", flush=True)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 import fedaws
 from fedaws import Reporter, config
-from fedaws.core.methods import METHODS
+from fedaws.core.methods import role_of
 from fedaws.core.start import random_rows
 from fedaws.data.load import load_data
-from fedaws.experiments.compare import compare, summarize
+from fedaws.experiments.compare import compare
 from fedaws.experiments.plots import plot_comparison
 from fedaws.models import build_encoder
 from fedaws.record.files import write_text
@@ -48,10 +48,10 @@ def measured(out: Path) -> dict[str, Any]:
     def reporter(cfg: config.Config) -> Reporter:
         return Reporter(on_start=lambda done, rounds: print(f"{cfg.method}, seed {cfg.seed}", flush=True))
 
-    histories = compare(config.load("digits"), NAMES, SEEDS, out, resume=True, reporter=reporter)
+    found = compare(NAMES, config=config.load("digits"), seeds=SEEDS, folder=out, resume=True, reporter=reporter)
     shown = ("precision@1", "max_cosine")
-    summary = {method: {name: of[name] for name in shown} for method, of in summarize(histories).items()}
-    curves = {method: [[_short(row) for row in rows] for rows in runs] for method, runs in histories.items()}
+    summary = {method: {name: of[name] for name in shown} for method, of in found.summary.items()}
+    curves = {method: [[_short(row) for row in rows] for rows in runs] for method, runs in found.histories.items()}
     machine = json.loads((out / f"{NAMES[0]}-seed0" / "made_with.json").read_text())
     return {"made_with": machine or made_with(), "seeds": SEEDS, "methods": summary, "curves": curves}
 
@@ -64,7 +64,7 @@ def table(results: dict[str, Any]) -> list[str]:
     """The lines of the table in the README and on the page."""
     lines = ["| method | clients have | precision@1 (%) | largest class cosine |", "|---|---|---:|---:|"]
     for method, of in results["methods"].items():
-        name, bold = f"`{method}` ({METHODS[method].role})", "**" * (method == "fedaws")
+        name, bold = f"`{method}` ({role_of(method)})", "**" * (method == "fedaws")
         precision = f"{100 * of['precision@1']['mean']:.1f} ± {100 * of['precision@1']['std']:.1f}"
         cosine = f"{of['max_cosine']['mean']:.2f}".replace("-0.00", "0.00").replace("-", "−")
         lines.append(f"| {name} | {HAVE[method]} | {bold}{precision}{bold} | {cosine} |")

@@ -18,6 +18,7 @@ from common import best_times
 from fedaws.config import ClientsConfig, Config, ModelConfig, SpreadConfig, TrainConfig
 from fedaws.core.aggregate import aggregate
 from fedaws.core.algorithm import broadcast, run_round
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
 from fedaws.machine.memory import keep_freed_memory
 from fedaws.models.mlp import mlp

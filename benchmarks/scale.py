@@ -24,11 +24,13 @@ from common import bare_product, best_times, clock, peak_mb
 from fedaws.config import Config, SpreadConfig, load
 from fedaws.core import algorithm, mining, moments, spreadout
 from fedaws.core.aggregate import aggregate
+from fedaws.core.methods import method_of
+from fedaws.core.pairs import make_pair
 from fedaws.data.federated import FederatedData
 from fedaws.data.label_sets import from_sparse
 from fedaws.data.sources.xc import SETS, to_arrays, to_split
 from fedaws.data.sources.xc_synthetic import generate
-from fedaws.evaluate.measures import embed_all
+from fedaws.evaluate import Model
 from fedaws.evaluate.precision import rank
 from fedaws.machine.memory import keep_freed_memory
 from fedaws.models import build_encoder
@@ -82,7 +84,8 @@ def timed(times: Times, part: str) -> Iterator[None]:
 def client_parts(state: ServerState, data: FederatedData, cfg: Config, turns: int) -> tuple[Times, ServerState]:
     """The steps of `run_round` one by one, up to what the server does to W."""
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    run_clients, clients = make_runner(cfg, method_of(cfg), data, encoder), ClientData(cfg, data)
+    method = method_of(cfg)
+    run_clients, clients = make_runner(cfg, method, data, encoder), ClientData(cfg, method, data)
     available, counts, times = data.available, data.num_examples, Times()
     for turn in range(turns):
         rng = torch.Generator().manual_seed(turn)
@@ -96,8 +99,8 @@ def client_parts(state: ServerState, data: FederatedData, cfg: Config, turns: in
         with timed(times, "aggregation"):
             total = aggregate(state, updates)
         with timed(times, "table and layers updated"):
-            theta, _, slots = algorithm._server_step(state, total.delta, cfg, 1.0, in_place=True)
-        state = replace(state, theta=theta, slots=slots, round_num=turn + 1)
+            state = algorithm._step_theta(state, total.delta, cfg, method, 1.0)
+        state = replace(state, round_num=turn + 1)
     times["forward and backward"] -= times["examples"]  # they are drawn in there once more
     return times, state
 
@@ -107,12 +110,14 @@ def server_parts(W: torch.Tensor, cohort: torch.Tensor, cfg: SpreadConfig, turns
     drawn = torch.randperm(len(W))[:16_384].sort().values
     few_drawn = spreadout.sample_candidates(cfg, len(W), rng, W.device)
     known = torch.randint(len(W), (len(W), 10), dtype=torch.int32)
+    pair = make_pair(cfg)
+    assert pair is not None
     times = best_times(
         {
             SAMPLED: lambda: mining.nearest(W, cohort, drawn, 10),
             "product": lambda: bare_product(W[cohort], W[drawn]),
             REMEMBERED: lambda: mining.nearest_known_(W, cohort, few_drawn, known),
-            PAIRS: lambda: spreadout._pair_step_(W, cohort, cfg, 1.0, rng, 1.0, True, known),
+            PAIRS: lambda: spreadout._pair_step_(W, cohort, cfg, pair, 1.0, rng, 1.0, True, known),
             CENTER: lambda: moments.center_(W),
             WHITEN: lambda: moments.whiten_(W),
             "exact": lambda: mining.nearest(W, few, None, 10),
@@ -128,10 +133,11 @@ def server_parts(W: torch.Tensor, cohort: torch.Tensor, cfg: SpreadConfig, turns
 
 def evaluation(state: ServerState, data: FederatedData, cfg: Config, turns: int) -> Times:
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    embeddings = embed_all(encoder, state.theta, data.x_test, normalize=True)
+    model = Model(encoder, state.theta, state.W)
+    embeddings = model.embed(data.x_test)
     return best_times(
         {
-            "500 test examples embedded": lambda: embed_all(encoder, state.theta, data.x_test, normalize=True),
+            "500 test examples embedded": lambda: model.embed(data.x_test),
             RANKED: lambda: rank(embeddings, state.W, 5),
             f"{RANKED}: its product": lambda: bare_product(embeddings, state.W),
         },
@@ -172,7 +178,7 @@ def textbook_loop(state: ServerState, data: FederatedData, cfg: Config, clients:
     bag = nn.EmbeddingBag(*table.shape, mode="sum", sparse=True)
     encoder = nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
     params, start = [bag.weight, *encoder.parameters()], [table, *dense]
-    mean, examples = [torch.zeros_like(p) for p in start], ClientData(cfg, data)
+    mean, examples = [torch.zeros_like(p) for p in start], ClientData(cfg, method_of(cfg), data)
 
     def one(client: int) -> None:
         x = examples.examples(examples.draw(data.available[client : client + 1], 0)).rows

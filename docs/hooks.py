@@ -3,26 +3,36 @@
 import html
 import posixpath
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from latex2mathml.converter import convert
 
+import fedaws
+
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+_ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>|<a)")
+_NAMES = "<!-- the public names -->"
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """TeX becomes MathML: no script, and nothing to fetch."""
+    """TeX becomes MathML: no script, and nothing to fetch. Names in docstrings lose the role before them."""
 
     def formula(found: re.Match[str]) -> str:
         display = "block" if found[1] == "div" else "inline"
         return convert(html.unescape(found[2]).strip(), display=display)
 
-    return _FORMULA.sub(formula, content)
+    return _FORMULA.sub(formula, _ROLE.sub("", content))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """A link to a file beside the documentation leads to the repository, or is its text where none is configured."""
+    """A link to a file beside the documentation leads to the repository, or is its text where none is configured.
+
+    The reference has all public names that are no modules.
+    """
+    names = [name for name in fedaws.__all__ if find_spec(f"fedaws.{name}") is None]
+    markdown = markdown.replace(_NAMES, "\n\n".join(f"::: fedaws.{name}" for name in names))
     folder = posixpath.dirname(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:

@@ -29,10 +29,15 @@ _FLAGS = (
 )
 
 
+def find_chromium() -> str | None:
+    """The program, if it is installed."""
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
 @contextmanager
 def chromium() -> Iterator["Tab"]:
     """A browser of its own with one tab; gone when the block ends."""
-    program = next((found for name in _NAMES if (found := shutil.which(name))), None)
+    program = find_chromium()
     if program is None:
         pytest.fail(f"none of {', '.join(_NAMES)} is installed; on Debian: apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:

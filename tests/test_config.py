@@ -1,6 +1,8 @@
 """The configuration: what is accepted, how it is written down, and what a mistake is told as."""
 
+import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedaws import Config, FedawsError
-from fedaws.config import from_toml, load, parse, presets
+from fedaws.config import (
+    SPARSE,
+    SpreadConfig,
+    TrainConfig,
+    check_effects,
+    epochs_seen,
+    from_toml,
+    load,
+    parse,
+    presets,
+    settings,
+)
+from fedaws.data import load as loading
 from helpers import refusal
 
 
@@ -120,6 +134,65 @@ def test_overriding_leaves_the_original_alone(tiny: Config) -> None:
     assert tiny.seed == 0
 
 
+# --- from Python ----------------------------------------------------------------------------------------------------
+
+
+def test_settings_may_be_keyword_arguments() -> None:
+    changed = Config().with_(spread={"weight": 3}, seed=7, model={"hidden": [5, 6]}, options={"a": 1})
+    assert changed == Config().override(["spread.weight=3", "seed=7", "model.hidden=[5, 6]", "options.a=1"])
+
+
+def test_keyword_arguments_keep_what_they_do_not_name() -> None:
+    before = Config().override(["spread.margin=0.5", "options.a=1"])
+    after = before.with_(spread={"weight": 3}, options={"b": 2})
+    assert (after.spread.margin, after.options) == (0.5, {"a": 1, "b": 2})
+    assert (before.spread.weight, before.options) == (10.0, {"a": 1})
+
+
+def test_a_whole_table_may_be_given() -> None:
+    assert Config().with_(spread=SpreadConfig(weight=3)).spread == SpreadConfig(weight=3)
+
+
+def test_settings_may_be_a_mapping_of_dotted_keys() -> None:
+    changed = Config().override({"train.rounds": 5, "clients.per_round": "all", "data.root": None, "options.a": True})
+    assert changed == Config().override(["train.rounds=5", "options.a=true"])
+
+
+def test_a_path_may_be_given_as_one() -> None:
+    assert Config().with_(data={"root": Path("some/place")}).data.root == "some/place"
+
+
+@pytest.mark.parametrize(
+    ("action", "complaint"),
+    [
+        (
+            lambda: Config().override("train.rounds=5"),
+            "override: got 'train.rounds=5'; wanted a list, as in override([",
+        ),
+        (lambda: Config().override(5), "override: got 5; wanted a list"),  # type: ignore[arg-type]
+        (lambda: Config().override([5]), "override: got 5; wanted a text"),  # type: ignore[list-item]
+        (lambda: Config().override({"train.rouns": 5}), "unknown key 'train.rouns'; did you mean 'train.rounds'?"),
+        (lambda: Config().override({"train.rounds": "5"}), "train.rounds: got '5'; wanted a valid integer"),
+        (lambda: Config().override({"train": {"rounds": 5}}), "train is a table; set one of its keys"),
+        (lambda: Config().with_(spread={"wieght": 3}), "unknown key 'spread.wieght'; did you mean 'spread.weight'?"),
+        (lambda: Config().with_(spred={"weight": 3}), "unknown key 'spred'; did you mean 'spread'?"),
+        (lambda: Config().with_(spread={"weight": -1}), "spread.weight: got -1; wanted a number greater than or equal"),
+        (lambda: Config().with_(spread=3), "spread is a table; set one of its keys"),
+        (lambda: Config().with_(seed={"a": 1}), "seed: got {'a': 1}; wanted a valid integer"),
+        (lambda: Config().with_(data={"augment": None}), "data.augment: got None; wanted 'none' or 'crop-flip'"),
+        (lambda: Config(train={"rounds": -1}), "train.rounds: got -1; wanted a number greater than or equal to 1"),
+        (lambda: Config(train=5), "train: got 5; wanted a table"),
+        (lambda: Config(sed=5), "unknown key 'sed'; did you mean 'seed'?"),
+        (lambda: Config(seed="x"), "seed: got 'x'; wanted a valid integer"),
+        (lambda: Config(spread={"candidates": 9}), "spread.candidates=9 has no effect on all pairs"),
+        (lambda: TrainConfig(rounds=-1), "train.rounds: got -1; wanted a number greater than or equal to 1"),
+        (lambda: TrainConfig(rouns=1), "unknown key 'train.rouns'; did you mean 'train.rounds'?"),
+    ],
+)
+def test_a_mistake_in_python_is_told_in_one_line_too(action: Callable[[], object], complaint: str) -> None:
+    assert refusal(action).startswith(complaint)
+
+
 # --- options of a method --------------------------------------------------------------------------------------------
 
 
@@ -146,7 +219,7 @@ def test_options_come_back_from_toml_and_are_kept_beside_new_ones() -> None:
         ("options.a=nan", "options.a: got nan; wanted true or false or a valid integer or a finite number"),
         ("options.a=[1]", "options.a: got [1]; wanted true or false or a valid integer or a valid number or a valid"),
         ("options.A=1", "options.A: got 'A'; wanted a name of small letters, digits and _"),
-        ("options.a.b=1", "unknown key 'options.a.b'"),
+        ("options.a.b=1", "options.a.b: got 'a.b'; wanted a name of small letters, digits and _"),
         ("options=1", "options is a table; set one of its keys, as in options.key="),
     ],
 )
@@ -163,7 +236,9 @@ def test_a_wrong_option_is_told_in_one_line(setting: str, complaint: str) -> Non
         ("foo.bar=1", ["unknown key 'foo.bar'", "known here: name, seed, method, data"]),
         ("spread.wieght=1", ["unknown key 'spread.wieght'", "did you mean 'spread.weight'?"]),
         ("spread.xyz=1", ["unknown key 'spread.xyz'", "known here: regularizer, weight, margin"]),
-        ("spred.weight=1", ["unknown key 'spred.weight'", "did you mean 'spread'?"]),
+        ("spred.weight=1", ["unknown key 'spred.weight'", "did you mean 'spread.weight'?"]),
+        ("rounds=5", ["unknown key 'rounds'", "did you mean 'train.rounds'?"]),
+        ("spred.xyz=1", ["unknown key 'spred.xyz'", "known here: name, seed, method, data"]),
         ("seed.x=1", ["unknown key 'seed.x'"]),
         ("=5", ["unknown key ''"]),
         ("data=5", ["data is a table", "data.name"]),
@@ -271,7 +346,7 @@ def test_optimizers_with_a_momentum_take_one(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("changes", "complaint"),
     [
         (["spread.candidates=100"], "has no effect on all pairs"),
         (["spread.regularizer=nearest", "spread.neighbors=all", "spread.candidates=100"], "has no effect on all pairs"),
@@ -280,6 +355,166 @@ def test_optimizers_with_a_momentum_take_one(optimizer: str) -> None:
         (["model.normalize=false", "spread.center=true"], "needs unit rows"),
     ],
 )
-def test_a_setting_that_would_do_nothing_is_refused(settings: list[str], complaint: str) -> None:
+def test_a_setting_that_would_do_nothing_is_refused(changes: list[str], complaint: str) -> None:
     with pytest.raises(FedawsError, match=complaint):
-        Config().override(settings)
+        Config().override(changes)
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        (f"train.rounds={10**23}", "train.rounds: got 100000000000000000000000; wanted a number less than or equal to"),
+        (f"clients.local_steps={10**23}", "clients.local_steps: got 100000000000000000000000; wanted a number less"),
+        (f"seed={'9' * 5000}", "seed: got '999"),
+        (f"train.sizes={'[' * 5000}{']' * 5000}", "train.sizes: got '[[["),
+        (f"train.sizes={'[' * 50}{']' * 50}", "train.sizes: got '[[["),
+        (f"model.hidden=[{'1,' * 101}]", "model.hidden: got [1, 1, "),
+        (f"data.name={'x' * 5000}", "data.name: got 'xxx"),
+        (f"data.name={'x' * 100_001}", "data.name: got 100,001 characters; wanted fewer"),
+        ("data.root=a\0b", "data.root: got 'a\\x00b'; wanted a text without NUL"),
+        ("data.name=a\0b", "data.name: got 'a\\x00b'; wanted a text without NUL"),
+        (f"{'x' * 5000}=1", "unknown key 'xxx"),
+    ],
+    ids=range(11),
+)
+def test_what_is_beyond_all_measure_is_one_short_line(setting: str, complaint: str) -> None:
+    message = override_refusal(setting)
+    assert message.startswith(complaint)
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("seed = " + "9" * 5000, "x.toml is not TOML: "),
+        ("x = " + "[" * 5000, "x.toml is not TOML: its lists are nested too deeply"),
+        ("[" + "a." * 500 + "b]", "x.toml is not TOML: its tables are nested too deeply"),
+        ("#" * 100_001, "x.toml: got more than 100,000 characters"),
+        ('[data]\nroot = "a\\u0000b"', "x.toml: data.root: got 'a\\x00b'; wanted a text without NUL"),
+        (f"[train]\nrounds = {10**23}", "x.toml: train.rounds: got 1000"),
+    ],
+    ids=range(6),
+)
+def test_a_file_beyond_all_measure_is_one_short_line(text: str, complaint: str) -> None:
+    message = refusal(lambda: from_toml(text, "x.toml"))
+    assert message.startswith(complaint)
+    assert len(message) < 400
+
+
+def test_an_integer_that_python_does_not_print_is_one_line() -> None:
+    assert refusal(lambda: Config(seed=10**5000)).startswith("seed: got a vast int; wanted")
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert "not a file" in refusal(lambda: load(str(tmp_path / "pipe.toml")))
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    assert refusal(lambda: load("a\0b.toml")).startswith("cannot read")
+
+
+# --- settings that would do nothing with the data or the encoder ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (
+            ["data.overlap=0.3"],
+            "data.overlap=0.3 has no effect on data.name=digits; set data.overlap=0.5 or data.name=s",
+        ),
+        (["data.classes=9", "data.features=3"], "data.classes=9, data.features=3 have no effect on data.name=digits"),
+        (
+            ["data.name=xc", "data.like=delicious"],
+            "data.like=delicious has no effect on data.name=xc; set data.like=am",
+        ),
+        (["data.name=xc", "data.scale=0.5"], "data.scale=0.5 has no effect on data.name=xc; set data.scale=1.0 or"),
+        (
+            ["data.drop=0.5"],
+            "data.drop=0.5 has no effect on data.name=digits; set data.drop=0.0 or data.name to one of",
+        ),
+        (
+            ["data.every_label=true"],
+            "data.every_label=true has no effect on data.name=digits; set data.every_label=fal",
+        ),
+        (
+            ["data.name=a.npz", "data.test_examples=5"],
+            "data.test_examples=5 has no effect on data.name=a.npz; set data",
+        ),
+        (
+            ["data.image_size=8"],
+            "data.image_size=8 has no effect on data.name=digits; set data.image_size=none or data",
+        ),
+        (["model.norm=group"], "model.norm=group has no effect on model.name=mlp; set model.norm=weight or model.name"),
+        (["model.name=bag", "model.norm=group"], "model.norm=group has no effect on model.name=bag"),
+        (
+            ["model.name=resnet8", "model.hidden=[5]"],
+            "model.hidden=[5] has no effect on model.name=resnet8; set model.",
+        ),
+        (["model.residual=true"], "model.residual=true has no effect on model.name=mlp; set model.residual=f"),
+        (
+            ["model.name=bag", "model.hidden=[]", "model.residual=true"],
+            "model.residual=true has no effect on model.hidden=[]; s",
+        ),
+        (
+            ["server.table_lr=1"],
+            "server.table_lr=1.0 has no effect on model.name=mlp; set server.table_lr=none or mode",
+        ),
+        (
+            ["server.table_optimizer=sgd"],
+            "server.table_optimizer=sgd has no effect on model.name=mlp; set server.table",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_told_with_what_to_set(changes: list[str], complaint: str) -> None:
+    cfg = Config().override(changes)
+    assert refusal(lambda: check_effects(cfg)).startswith(complaint)
+    check_effects(cfg, own_data=True, own_encoder=True)
+
+
+def test_data_of_ones_own_do_not_excuse_settings_of_the_encoder() -> None:
+    cfg = Config().override(["data.drop=0.5", "model.norm=group"])
+    assert "model.norm" in refusal(lambda: check_effects(cfg, own_data=True))
+    assert "data.drop" in refusal(lambda: check_effects(cfg, own_encoder=True))
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_setting_of_a_preset_has_an_effect(name: str) -> None:
+    check_effects(load(name))
+
+
+def test_settings_of_spreading_may_stand_beside_a_method_that_does_not_spread() -> None:
+    check_effects(Config().override(["method=fixed", "spread.weight=3", "spread.regularizer=nearest"]))
+
+
+def test_the_sparse_data_are_those_that_are_loaded_as_such() -> None:
+    assert set(SPARSE) == set(loading.SPARSE)
+
+
+# --- how much a run sees --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        (["clients.per_round=all", "clients.examples_per_step=2", "train.rounds=10"], 10 * 5 * 2 / 200),
+        (["clients.per_round=3", "clients.examples_per_step=2", "train.rounds=10"], 10 * 3 * 2 / 200),
+        (["clients.per_round=9", "clients.examples_per_step=2", "train.rounds=10"], 10 * 5 * 2 / 200),  # five there are
+        (["clients.local_steps=4", "clients.examples_per_step=1", "train.rounds=10"], 10 * 5 * 4 / 200),
+        (["clients.per_round=1", "clients.examples_per_step=all", "train.rounds=10"], 10 * (200 / 5) / 200),
+    ],
+)
+def test_epochs_are_the_examples_of_all_steps(changes: list[str], epochs: float) -> None:
+    assert epochs_seen(Config().override(changes), num_examples=200, num_clients=5) == pytest.approx(epochs)
+
+
+# --- what every setting means ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", settings())
+def test_every_setting_says_what_it_means(key: str) -> None:
+    assert settings()[key].description

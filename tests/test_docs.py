@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import fedaws
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALL_PAGES = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
@@ -87,6 +89,16 @@ def check_command(words: list[str], cli: Callable[..., Any]) -> None:
             assert (ROOT / script).is_file(), script
         case _:
             pytest.fail(f"nothing here can check {shlex.join(words)!r}; mark its block <!-- not run: why -->")
+
+
+def test_the_first_example_shows_fedaws_ahead_of_the_baselines() -> None:
+    (example,) = [block.code for block in blocks(read(ROOT / "README.md")) if block.language == "python"]
+    namespace: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), namespace)
+    data, config = namespace["data"], namespace["config"]
+    ours = namespace["run"].metrics[-1]["precision@1"]
+    for method in ("fixed", "positive-only"):
+        assert ours > fedaws.train(data, config=config.with_(method=method)).metrics[-1]["precision@1"] + 0.02
 
 
 def test_blocks_keep_their_line_numbers_and_say_when_they_are_not_run() -> None:
@@ -282,6 +294,9 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
     theory = read(tmp_path / "site" / "theory.html")
     assert "<math" in theory
     assert "$" not in re.sub(r"<code.*?</code>|<script.*?</script>", "", theory, flags=re.DOTALL)
+    reference = read(tmp_path / "site" / "reference.html")
+    names = set(fedaws.__all__) - {"config", "core", "data"}  # modules
+    assert {name for name in names if f">{name}</span>" not in reference} == set()
     fetched = [
         address
         for page in (tmp_path / "site").rglob("*.html")

@@ -19,6 +19,19 @@ def test_every_public_name_is_there_and_no_other() -> None:
         fedaws.nonsense  # noqa: B018
 
 
+def test_dir_has_the_public_names_and_nothing_else_of_ours() -> None:
+    code = """
+import fedaws
+import fedaws.cli.main, fedaws.flower.wire, fedaws.report.page  # what else is loaded does not show
+own = sorted(name for name in dir(fedaws) if not name.startswith('__'))
+print(own == sorted(fedaws.__all__), all(hasattr(fedaws, name) for name in dir(fedaws)), len(own) == len(set(own)))
+"""
+    assert python(code) == "True True True\n"
+    wanted = {"Config", "FederatedData", "FedawsError", "Method", "Model", "Reporter", "Run", "Spread", "TestSet"}
+    wanted |= {"compare", "config", "core", "data", "from_arrays", "from_dataset", "from_sparse", "load", "train"}
+    assert wanted <= set(dir(fedaws))
+
+
 def test_the_names_others_call_are_found_after_a_bare_import() -> None:
     code = """
 import fedaws

@@ -14,6 +14,7 @@ from torch import nn
 from fedaws.config import Config
 from fedaws.core.algorithm import broadcast, finish_round
 from fedaws.core.losses import cosine_contrastive, positive_hinge
+from fedaws.core.methods import method_of
 from fedaws.core.spreadout import (
     nearest,
     reachable_margin,
@@ -139,7 +140,7 @@ def federation():
 def descent(cohort, cfg, data, encoder, state):
     """(θ − θ')/η and (W − W')/η of one round."""
     sent = broadcast(state, cohort)
-    after = finish_round(state, serial(cfg, data, encoder)(sent), cfg, torch.Generator())
+    after = finish_round(state, serial(cfg, method_of(cfg), data, encoder)(sent), cfg, torch.Generator())
     return (state.theta["weight"] - after.theta["weight"]) / ETA, (state.W - after.W) / ETA
 
 

@@ -1,31 +1,54 @@
 """The run's configuration: frozen, checked at the edge, unknown keys refused; TOML in and out."""
 
 import difflib
+import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedaws.errors import FedawsError
 
-# Strict: neither `true` nor "1" is the number 1. Up to 1e9: the product of any two, such as λη, still is a float32.
-Count = Annotated[int, Field(ge=1, strict=True)]
-Positive = Annotated[float, Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, le=1e9, strict=True, allow_inf_nan=False)]
+# The limits of what is believed. Up to 1e9: the product of any two, such as λη, still is a float32.
+MOST = 10**9
+LONGEST_TEXT = 100_000
+DEEPEST = 5  # tables and lists in each other
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a text without NUL")
+    return text
+
+
+# Strict: neither `true` nor "1" is the number 1.
+Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
+Several = Annotated[int, Field(ge=2, le=MOST, strict=True)]
+Positive = Annotated[float, Field(gt=0, le=MOST, strict=True, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=MOST, strict=True, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)]
-Side = Annotated[int, Field(ge=4, strict=True)]  # of an image: a resnet halves it twice
+Share = Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)]
+Side = Annotated[int, Field(ge=4, le=MOST, strict=True)]  # of an image: a resnet halves it twice
 Name = Annotated[str, Field(pattern=r"^\w[\w .+-]*$", max_length=100)]  # it becomes part of a folder's name
+Place = Annotated[
+    str,
+    Field(max_length=4096),
+    AfterValidator(_no_nul),
+    BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
+]
 OptionName = Annotated[str, Field(pattern=r"^[a-z_]\w*$", max_length=100)]
 Option = (
     Annotated[bool, Field(strict=True)]
-    | Annotated[int, Field(ge=-(10**9), le=10**9, strict=True)]
-    | Annotated[float, Field(ge=-1e9, le=1e9, strict=True, allow_inf_nan=False)]
+    | Annotated[int, Field(ge=-MOST, le=MOST, strict=True)]
+    | Annotated[float, Field(ge=-MOST, le=MOST, strict=True, allow_inf_nan=False)]
     | Annotated[str, Field(strict=True, max_length=1000)]
 )
 
@@ -34,139 +57,227 @@ ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
 ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56"]
 NormName = Literal["group", "weight", "none", "batch-local", "batch-pooled"]
 
+XC_SETS = ("delicious", "yso-finna-en", "amazoncat-13k", "wikilshtc-325k", "amazon-670k")
+SPARSE = (*XC_SETS, "xc", "xc-synthetic")
+"""Data of sparse examples with sets of labels, by name."""
+
 
 class Section(BaseModel):
-    """A table of the configuration."""
+    """A table of settings; the text below a setting is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, use_attribute_docstrings=True)
 
 
-class DataConfig(Section):
+class _Told(Section):
+    """Settings whose mistakes are told in one line, however they are made."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise FedawsError(_one_line(error, type(self))) from None
+
+
+class DataConfig(_Told):
     """Which examples, and how they lie with the clients."""
 
-    # digits, synthetic, cifar10, cifar100, images, or the path of an .npz with x_train, y_train, x_test, y_test;
-    # sparse: delicious, yso-finna-en, amazoncat-13k, wikilshtc-325k, amazon-670k, xc (what lies in root), xc-synthetic
-    name: str = "digits"
-    root: str | None = None  # where they are looked for first, before $FEDAWS_DATA and the cache; images: their folder
-    image_size: Count | None = None  # images: the side they are scaled and cut to; None: they have one size already
-    augment: Literal["none", "crop-flip"] = "none"  # what a client does to its images before each step
-    drop: Fraction = 0.0  # sparse data: the part of an example's features that a client leaves out in a step
-    every_label: bool = False  # sparse data: a training example is with the clients of all its labels, not of one drawn
+    name: Place = "digits"
+    """`digits`, `synthetic`, `cifar10`, `cifar100`, `images`, or the path of an `.npz` with `x_train`, `y_train`,
+    `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`, `amazon-670k`,
+    `xc` (what lies in `data.root`), `xc-synthetic`."""
+    root: Place | None = None
+    """Where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`: their folder."""
+    image_size: Count | None = None
+    """`images`: the side they are scaled and cut to; none: they have one size already."""
+    augment: Literal["none", "crop-flip"] = "none"
+    """What a client does to its images before each step."""
+    drop: Fraction = 0.0
+    """Sparse data: the part of an example's features that a client leaves out in a step."""
+    every_label: bool = False
+    """Sparse data: a training example is with the clients of all its labels, not of one drawn."""
     clients_per_class: Count = 1
-    classes_per_client: Count | None = None  # None: as the method has it (1, and 2 for fedavg)
-    num_classes: Count | None = None  # more than the labels show: the others keep an untrained row
-    validation: NonNegative = 0.0  # fraction (< 1) or number of training examples to test on in place of the test set
-    classes: Annotated[int, Field(ge=2, strict=True)] = 100  # synthetic: number of classes,
-    features: Count = 32  # dimensions of x,
-    examples_per_class: Annotated[int, Field(ge=2, strict=True)] = (
-        50  # examples of each class (a fifth of them for the test),
-    )
-    overlap: NonNegative = 0.5  # and their noise, as a multiple of the distance between class centres
-    like: str = "amazon-670k"  # xc-synthetic: the set of whose shape they are,
-    scale: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0  # or of that much of it
-    test_examples: Count | Literal["all"] = "all"  # sparse data: test on so many, the same for every seed
+    """Among how many clients the examples of a class are shared out."""
+    classes_per_client: Count | None = None
+    """Classes of one client; none: as the method has it (1, and 2 for `fedavg`)."""
+    num_classes: Count | None = None
+    """More classes than the labels show: the others keep an untrained row."""
+    validation: NonNegative = 0.0
+    """Fraction (below 1) or number of training examples to test on in place of the test set."""
+    classes: Several = 100
+    """`synthetic`: number of classes."""
+    features: Count = 32
+    """`synthetic`: dimensions of an example."""
+    examples_per_class: Several = 50
+    """`synthetic`: examples of each class, a fifth of them for the test."""
+    overlap: NonNegative = 0.5
+    """`synthetic`: the noise, as a multiple of the distance between class centres."""
+    like: Place = "amazon-670k"
+    """`xc-synthetic`: the set whose shape the data have."""
+    scale: Share = 1.0
+    """`xc-synthetic`: how much of that set's size."""
+    test_examples: Count | Literal["all"] = "all"
+    """Sparse data: test on so many, the same for every seed."""
 
 
-class ModelConfig(Section):
+class ModelConfig(_Told):
     """The encoder x → g(x)."""
 
     name: ModelName = "mlp"
+    """The encoder: `bag` for sparse examples, a `resnet` for images."""
     embedding_dim: Count = 32
-    hidden: tuple[Count, ...] = (128,)  # mlp and bag: their layers; bag with none: the table of features alone
-    residual: bool = False  # bag: add the features' mean to what the layers make of it
-    norm: NormName = "weight"  # resnet: what stands in for BatchNorm (docs/results/recipe.md)
-    normalize: bool = True  # unit g(x) and unit rows of W, as in all of the paper's experiments
-    start: str | None = None  # a run folder or a .safetensors file with weights to start from
-    start_rows: Literal["random", "means"] = "random"  # W⁰; means: each class's mean embedding under the first θ
-    crowding: NonNegative = 0.0  # so much of a class's mean cosine with its ten nearest is taken from its scores
+    """Dimensions of an embedding g(x), and of a class's row of W."""
+    hidden: Annotated[tuple[Count, ...], Field(max_length=100)] = (128,)
+    """`mlp` and `bag`: widths of their layers; `bag` with none: the table of features alone."""
+    residual: bool = False
+    """`bag`: add the features' mean to what the layers make of it."""
+    norm: NormName = "weight"
+    """`resnet`: what stands in for BatchNorm (docs/results/recipe.md)."""
+    normalize: bool = True
+    """Unit g(x) and unit rows of W, as in all of the paper's experiments."""
+    start: Place | None = None
+    """A run folder or a `.safetensors` file with weights to start from, instead of random ones."""
+    start_rows: Literal["random", "means"] = "random"
+    """W⁰: random unit rows, or each class's mean embedding under the first θ."""
+    crowding: NonNegative = 0.0
+    """So much of a class's mean cosine with its ten nearest is taken from its scores."""
 
 
-class ClientsConfig(Section):
+class ClientsConfig(_Told):
     """Who takes part, and what a client does in a round."""
 
     per_round: Count | Literal["all"] = "all"
+    """Clients that take part in a round."""
     sampling: Literal["uniform", "examples"] = "uniform"
+    """Which: all equally likely, or in proportion to their examples."""
     examples_per_step: Count | Literal["all"] = 16
+    """Examples of a client's step."""
     local_steps: Count = 1
+    """Steps of a client in a round."""
     lr: Positive = 0.3
-    class_lr: NonNegative | None = None  # step on the own row w_i, and η of the spreadout step; None: lr
+    """Step size on the encoder θ."""
+    class_lr: NonNegative | None = None
+    """Step size on the client's own row, and η of the spreadout step; none: `clients.lr`."""
     optimizer: OptimizerName = "sgd"
+    """Optimiser of a client's steps."""
     momentum: Fraction = 0.0
-    margin: Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)] = 0.9
+    """Of `sgd`, from one local step to the next."""
+    margin: Share = 0.9
+    """The positive hinge is zero where g(x)·w is at least this."""
     weighting: Literal["uniform", "examples"] = "uniform"
-    scale: Positive = 16.0  # the softmax oracle's factor on the cosines
-    # The oracles compare with so many classes a round, drawn at random, where all of them do not fit; None: with all.
-    sampled_classes: Annotated[int, Field(ge=2, strict=True)] | None = None
+    """ω: clients count alike in the average, or in proportion to their examples."""
+    scale: Positive = 16.0
+    """The softmax oracle's factor on the cosines."""
+    sampled_classes: Several | None = None
+    """The oracles compare with so many classes a round, drawn at random; none: with all."""
 
 
-class ServerConfig(Section):
+class ServerConfig(_Told):
     """The optimiser of the averaged delta; sgd with lr 1 and momentum 0 is plain averaging."""
 
     optimizer: ServerOptimizerName = "sgd"
+    """Optimiser of the averaged delta."""
     lr: Positive = 1.0
+    """Step size; 1 with `sgd` is plain averaging."""
     momentum: Fraction = 0.0
-    weight_decay: Fraction = 0.0  # of θ's matrices, times the step size; keeps standardised filters turning (recipe.md)
-    table_optimizer: Literal["adagrad", "sgd"] = "adagrad"  # of embedding tables; adagrad has one accumulator a row
-    table_lr: Positive | None = None  # of embedding tables: with adagrad a row's longest step; None: lr
-    average: Fraction = 0.0  # decay of the exponential average of θ that is evaluated and kept; 0: the last θ
+    """Of `sgd` and `muon`."""
+    weight_decay: Fraction = 0.0
+    """Of θ's matrices, times the step size; keeps standardised filters turning."""
+    table_optimizer: Literal["adagrad", "sgd"] = "adagrad"
+    """Of embedding tables (`bag`); `adagrad` has one accumulator a row."""
+    table_lr: Positive | None = None
+    """Step size on embedding tables: with `adagrad` a row's longest step; none: `server.lr`."""
+    average: Fraction = 0.0
+    """Decay of the exponential average of θ that is evaluated and kept; 0: the last θ."""
 
 
-class SpreadConfig(Section):
+class SpreadConfig(_Told):
     """The server-side step that keeps the classes apart."""
 
-    # eq. (6), eq. (7), first and second moment; softmax over mined rows (FedGC), uniformity, hyperspherical energy
     regularizer: Literal["margin", "nearest", "moments", "softmax", "uniformity", "energy"] = "margin"
-    weight: NonNegative = 10.0  # λ of the pairs; center and whiten have none
-    margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = (
-        1.0  # ν, a cosine distance: none is above 2
-    )
-    neighbors: Count | Literal["auto", "all"] = "auto"  # k; auto: all pairs for eq. (6), up to 10 for eq. (7)
-    candidates: Count | Literal["all"] = "all"  # |C′|
-    remember: bool = False  # look also among the neighbours found before and theirs; of no use where C′ is all classes
+    """Eq. (6) of the paper, eq. (7), or the rows' first and second moment without any pairs; other functions of pairs:
+    a softmax over mined rows (FedGC), uniformity (Wang & Isola), hyperspherical energy."""
+    weight: NonNegative = 10.0
+    """λ of the pairs; `center` and `whiten` have none."""
+    margin: Annotated[float, Field(gt=0, le=2, strict=True, allow_inf_nan=False)] = 1.0
+    """ν: a cosine distance that pairs of `margin` should keep."""
+    neighbors: Count | Literal["auto", "all"] = "auto"
+    """k: how many nearest classes to push away; `auto`: up to 10 for `nearest` and `softmax`, else all pairs."""
+    candidates: Count | Literal["all"] = "all"
+    """|C′|: the classes among which neighbours are mined."""
+    remember: bool = False
+    """Look also among the neighbours found before and theirs; of no use where C′ is all classes."""
     steps: Count = 1
-    center: bool = False  # subtract the rows' mean first
-    whiten: bool = False  # then even out the rows' second moment; `moments` is center + whiten and no pairs
-    every: Count | Literal["auto"] = "auto"  # rounds from one centring and whitening to the next; auto: until a quarter
-    # of the rows may have changed
-    bounded: bool = True  # false: the paper's literal step λη
+    """Spreadout steps in a round."""
+    center: bool = False
+    """Subtract the rows' mean first."""
+    whiten: bool = False
+    """Then even out the rows' second moment; `moments` does both."""
+    every: Count | Literal["auto"] = "auto"
+    """Rounds between centrings and whitenings; `auto`: until a quarter of the rows may have changed."""
+    bounded: bool = True
+    """Never a step that raises the regulariser; false: the paper's literal λη."""
 
 
-class TrainConfig(Section):
+class TrainConfig(_Told):
     """How long, how often, and on what."""
 
     rounds: Count = 300
+    """Rounds of training."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    enroll: NonNegative = 0.0  # after the last round so much of the mean of a class's embeddings is added to its row
-    # then W anew from all clients' embeddings: by ridge regression, or as Gaussian classes with one covariance (lda)
+    """How the step sizes fall to zero at the end."""
+    enroll: NonNegative = 0.0
+    """After the last round so much of the mean of a class's embeddings is added to its row."""
     last_step: Literal["none", "ridge", "lda"] = "none"
-    ridge: NonNegative = 1.0  # λ of that, in units of the mean eigenvalue of the embeddings' second moment
-    warmup: Annotated[int, Field(ge=0, strict=True)] = 0  # rounds over which the learning rate rises to its full value
-    sizes: tuple[tuple[Fraction, Side], ...] = ()  # from this part of the rounds on, images of this size
+    """After the last round W anew from all clients' embeddings: ridge regression, or classes of one covariance."""
+    ridge: NonNegative = 1.0
+    """λ of `last_step`, in units of the mean eigenvalue of the embeddings' second moment."""
+    warmup: Annotated[int, Field(ge=0, le=MOST, strict=True)] = 0
+    """Rounds over which the step size rises to its full value."""
+    sizes: Annotated[tuple[tuple[Fraction, Side], ...], Field(max_length=100)] = ()
+    """Pairs [start, size]: from this part of the rounds on, images of this size."""
     evaluate_every: Count = 25
+    """Rounds between measurements."""
     checkpoint_every: Count = 100
+    """Rounds between checkpoints."""
     runner: Literal["auto", "serial", "pooled", "stacked"] = "auto"
-    block: Count | Literal["auto"] = "auto"  # clients a runner handles at once
+    """How clients are computed; all give the same numbers."""
+    block: Count | Literal["auto"] = "auto"
+    """Clients that a runner handles at once."""
     threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | Literal["auto"] = "auto"
-    device: str = "auto"
+    """Threads of this process."""
+    device: Annotated[str, Field(max_length=100)] = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1` and so on."""
 
 
-class Config(Section):
-    """One run. A run is a pure function of this, seed included."""
+class Config(_Told):
+    """One run. A run is a pure function of this, seed included.
+
+    Every setting has a default. Tables may be given as dicts. A mistake raises `FedawsError` with one line that says
+    what was got and what is wanted.
+
+    >>> Config(train={"rounds": 5}, seed=7).train.rounds
+    5
+    """
 
     name: Name = "digits"
+    """What the run is called, and part of its folder's name."""
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    method: Name = "fedaws"  # one of `fedaws.core.methods`, or the name of one's own that is given in Python
+    """Start of all random numbers."""
+    method: Name = "fedaws"
+    """A method of `fedaws.core.methods`, or one's own that is given in Python."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     clients: ClientsConfig = ClientsConfig()
     server: ServerConfig = ServerConfig()
     spread: SpreadConfig = SpreadConfig()
     train: TrainConfig = TrainConfig()
-    options: dict[OptionName, Option] = Field(default_factory=dict)  # settings that only the chosen method has
+    options: dict[OptionName, Option] = Field(default_factory=dict)
+    """An open table: settings that only the chosen method has."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Config":
-        spread, on_the_sphere = self.spread, self.spread.center or self.spread.whiten or self.spread.remember
+    def _consistent(self) -> Self:
+        spread = self.spread
+        on_the_sphere = spread.center or spread.whiten or spread.remember
         if not self.model.normalize and self.method == "fedaws" and (spread.regularizer != "margin" or on_the_sphere):
             raise ValueError(
                 f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten}, "
@@ -183,14 +294,6 @@ class Config(Section):
                 f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
                 "set one of them"
             )
-        all_pairs = spread.neighbors == "all" or (
-            spread.neighbors == "auto" and spread.regularizer in ("margin", "uniformity", "energy")
-        )
-        if all_pairs and spread.candidates != "all":
-            raise ValueError(
-                f"spread.candidates={spread.candidates} has no effect on all pairs; "
-                "set spread.neighbors to mine among them"
-            )
         if spread.regularizer == "softmax" and spread.neighbors == "all":
             raise ValueError("spread.regularizer=softmax is over mined rows; set spread.neighbors to a number or auto")
         if self.clients.sampled_classes and (self.method == "fedavg" or self.data.classes_per_client not in (None, 1)):
@@ -204,12 +307,14 @@ class Config(Section):
                 f"train.sizes starts at {', '.join(f'{start:g}' for start in starts)}; wanted each start above the one "
                 "before it: sort the [start, size] pairs"
             )
-        for name, section in (("server", self.server), ("clients", self.clients)):
-            if section.momentum and section.optimizer not in ("sgd", "muon"):
-                raise ValueError(
-                    f"{name}.momentum={section.momentum} has no effect on {name}.optimizer={section.optimizer}; "
-                    f"set {name}.momentum=0 or {name}.optimizer=sgd"
-                )
+        of_all = ("margin", "uniformity", "energy")
+        all_pairs = spread.neighbors == "all" or (spread.neighbors == "auto" and spread.regularizer in of_all)
+        if all_pairs and spread.candidates != "all":
+            raise ValueError(
+                f"spread.candidates={spread.candidates} has no effect on all pairs; "
+                "set spread.neighbors to mine among them"
+            )
+        _refuse_idle(self, ("server.optimizer", "clients.optimizer"))
         return self
 
     @property
@@ -217,18 +322,48 @@ class Config(Section):
         """η of the class embeddings."""
         return self.clients.lr if self.clients.class_lr is None else self.clients.class_lr
 
-    def override(self, settings: Iterable[str]) -> "Config":
-        """This configuration with `key=value` settings applied, as typed after `-s`.
+    def override(self, settings: Iterable[str] | Mapping[str, Any]) -> "Config":
+        """This configuration with some settings changed.
+
+        Args:
+            settings: texts `key=value`, as typed after `-s`; or a mapping of dotted keys to values.
+
+        Returns:
+            A new configuration, checked as a whole.
 
         >>> Config().override(["spread.weight=3", "seed=7"]).spread.weight
         3.0
+        >>> Config().override({"train.rounds": 5}).train.rounds
+        5
+        """
+        if isinstance(settings, str) or not isinstance(settings, Iterable):
+            raise FedawsError(f"override: got {_shown(settings)}; wanted a list, as in override(['train.rounds=5'])")
+        pairs = settings.items() if isinstance(settings, Mapping) else map(_key_and_value, settings)
+        tree = self.model_dump()
+        for key, value in pairs:
+            _assign(tree, str(key), value)
+        return parse(tree)
+
+    def with_(self, **changes: Any) -> "Config":
+        """This configuration with some settings changed, as keyword arguments.
+
+        Args:
+            changes: settings, and for tables a dict of those that change.
+
+        Returns:
+            A new configuration, checked as a whole.
+
+        >>> Config().with_(spread=dict(weight=3), seed=7).spread.weight
+        3.0
         """
         tree = self.model_dump()
-        for setting in settings:
-            key, separator, text = setting.partition("=")
-            if not separator:
-                raise FedawsError(f"-s {setting}: wanted key=value, as in -s spread.weight=10")
-            _assign(tree, key.strip(), _parse_value(text.strip()))
+        for name, value in changes.items():
+            table = value.model_dump() if isinstance(value, BaseModel) else value
+            if isinstance(table, Mapping) and isinstance(tree.get(name), dict):
+                for key, each in table.items():
+                    _assign(tree, f"{name}.{key}", each)
+            else:
+                _assign(tree, name, value)
         return parse(tree)
 
     def to_toml(self) -> str:
@@ -236,35 +371,48 @@ class Config(Section):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
 def parse(tree: dict[str, Any]) -> Config:
     """A checked configuration from nested dicts; the first mistake is told in one line."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise FedawsError(_one_line(error)) from None
+        raise FedawsError(_one_line(error, Config)) from None
 
 
-def load(source: str) -> Config:
-    """The preset of this name, or the TOML file at this path."""
+def load(source: str | os.PathLike[str]) -> Config:
+    """The configuration of a preset or a file.
+
+    Args:
+        source: a preset's name (see `presets`), or the path of a TOML file.
+
+    Returns:
+        The checked configuration.
+    """
+    source = os.fspath(source)
     if source in presets():
-        text = (resources.files("fedaws.presets") / f"{source}.toml").read_text(encoding="utf-8")
-    else:
-        path = Path(source)
-        if path.suffix != ".toml":
-            raise FedawsError(
-                f"no preset {source!r}; there are {', '.join(presets())}, or give the path of a .toml file"
-            )
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise FedawsError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}") from None
+        return from_toml(preset_text(source), source)
+    path = Path(source)
+    if path.suffix != ".toml":
+        raise FedawsError(f"no preset {source!r}; there are {', '.join(presets())}, or give the path of a .toml file")
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise FedawsError(f"cannot read {source}: not a file")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST_TEXT + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedawsError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}") from None
+    except ValueError as error:  # NUL in the path
+        raise error if isinstance(error, FedawsError) else FedawsError(f"cannot read {source!r}: {error}") from None
     return from_toml(text, source)
 
 
 def from_toml(text: str, source: str) -> Config:
     """The configuration in a TOML text; `source` names it in errors."""
     try:
-        return parse(tomllib.loads(text))
+        return parse(_read_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise FedawsError(f"{source} is not TOML: {error}") from None
     except FedawsError as error:
@@ -278,78 +426,239 @@ def presets() -> list[str]:
     )
 
 
-def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    *tables, key = dotted.split(".")
-    if tables == ["options"]:  # an open table: the method knows its keys
-        tree["options"][key] = value
-        return
-    node = tree
-    for depth, table in enumerate(tables):
-        child = node.get(table)
-        if not isinstance(child, dict) or table == "options":
-            raise FedawsError(_unknown(dotted, dotted.split(".")[: depth + 1]))
-        node = child
-    if key not in node:
-        raise FedawsError(_unknown(dotted, dotted.split(".")))
-    if isinstance(node[key], dict):
-        raise FedawsError(f"{dotted} is a table; set one of its keys, as in {dotted}.{next(iter(node[key]), 'key')}=…")
-    section = _sections()[tables[0]] if tables else Config
-    is_a_choice = "none" in get_args(section.model_fields[key].annotation)  # and not the absence of one
-    node[key] = "none" if value is None and is_a_choice else value
+def preset_text(name: str) -> str:
+    """A preset's file."""
+    return (resources.files("fedaws.presets") / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def _parse_value(text: str) -> Any:
+def _read_toml(text: str) -> dict[str, Any]:
+    """All TOML from outside comes through here."""
+    if len(text) > LONGEST_TEXT:
+        raise FedawsError(f"got more than {LONGEST_TEXT:,} characters; wanted a table of settings")
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("its lists are nested too deeply") from None
+    except ValueError as error:  # also of a number with thousands of digits
+        raise tomllib.TOMLDecodeError(str(error)) from None
+    level: list[Any] = [tree]
+    for _ in range(DEEPEST):
+        inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+    if level:
+        raise tomllib.TOMLDecodeError("its tables are nested too deeply")
+    return tree
+
+
+def _key_and_value(setting: str) -> tuple[str, Any]:
+    """Of `key=value`: the value as TOML has it, or else as a text; `none` is none unless it is a choice."""
+    if not isinstance(setting, str):
+        raise FedawsError(f"override: got {_shown(setting)}; wanted a text, as in 'train.rounds=5'")
+    key, separator, text = (part.strip() for part in setting.partition("="))
+    if not separator:
+        raise FedawsError(f"-s {setting}: wanted key=value, as in -s spread.weight=10")
+    if text == "none":
+        field = settings().get(key)
+        return key, "none" if field and "none" in get_args(field.annotation) else None
+    try:
+        return key, _read_toml(f"value = {text}")["value"]
+    except FedawsError:
+        raise FedawsError(f"{key}: got {len(text):,} characters; wanted fewer") from None
     except tomllib.TOMLDecodeError:
-        return None if text == "none" else text
+        return key, text
 
 
-def _one_line(error: ValidationError) -> str:
+def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    table, _, key = dotted.partition(".")
+    if isinstance(tree.get(dotted), dict):
+        example = next(iter(tree[dotted]), "key")
+        raise FedawsError(f"{dotted} is a table; set one of its keys, as in {dotted}.{example}=…")
+    if dotted not in settings() and not (table == "options" and key):  # the method knows its options
+        raise FedawsError(_unknown(dotted))
+    if key:
+        tree[table][key] = value
+    else:
+        tree[table] = value
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def tables() -> dict[str, type[Section]]:
+    """The tables of the configuration, but for the open one."""
+    types = {name: field.annotation for name, field in Config.model_fields.items()}
+    return {name: t for name, t in types.items() if isinstance(t, type) and issubclass(t, Section)}
+
+
+@cache
+def settings() -> dict[str, FieldInfo]:
+    """Every setting by its dotted key.
+
+    >>> settings()["train.rounds"].default
+    300
+    """
+    single = {name: field for name, field in Config.model_fields.items() if name not in tables()}
+    return single | {f"{t}.{key}": field for t, table in tables().items() for key, field in table.model_fields.items()}
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def _one_line(error: ValidationError, model: type[BaseModel]) -> str:
     """The first wrong key: what, got, wanted. A union of types has one pydantic error for each of them."""
-    first, key = error.errors()[0], _key(error.errors()[0])
+    home = [name for name, table in tables().items() if table is model]
+    errors = error.errors()
+    first = errors[0]
+    key = _key(first, home)
     if first["type"] == "extra_forbidden":
-        return _unknown(".".join(map(str, first["loc"])), [str(part) for part in first["loc"]])
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    wanted = dict.fromkeys(_wanted(each) for each in error.errors() if _key(each) == key)
-    return f"{key}: got {first['input']!r}; wanted {' or '.join(wanted)}"
+        return _unknown(".".join([*home, *map(str, first["loc"])]))
+    if first["type"] == "value_error" and (not first["loc"] or isinstance(first["ctx"]["error"], FedawsError)):
+        return str(first["ctx"]["error"])  # of the whole, or told already by a table
+    wanted = dict.fromkeys(_wanted(each) for each in errors if _key(each, home) == key)
+    return f"{key}: got {_shown(first['input'])}; wanted {' or '.join(wanted)}"
 
 
-def _key(error: ErrorDetails) -> str:
+def _key(error: ErrorDetails, home: list[str]) -> str:
     """The dotted key, without what pydantic adds for the members of a union or a list."""
-    depth = 2 if error["loc"] and error["loc"][0] in (*_sections(), "options") else 1
-    return ".".join(map(str, error["loc"][:depth]))
+    path = [*home, *map(str, error["loc"])]
+    return ".".join(path[: 2 if path and path[0] in (*tables(), "options") else 1])
+
+
+def _shown(value: Any) -> str:
+    """A value as one would type it, but not all of a long one."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or a list in a list in a list …
+        return f"a vast {type(value).__name__}"
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def _wanted(error: ErrorDetails) -> str:
     text = error["msg"].removeprefix("Input should be ")
+    of_option = error["loc"][0] == "options"
     match error["type"]:
         case "model_type" | "dict_type":
-            return "a table"
+            text = "a table"
         case "bool_parsing" | "bool_type":
-            return "true or false"
+            text = "true or false"
         case "tuple_type":
-            return "a list"
+            text = "a list"
+        case "value_error":
+            text = str(error["ctx"]["error"])
+        case "too_long" if error["ctx"]["max_length"] > 2:
+            text = f"at most {error['ctx']['max_length']} of them"
         case "missing" | "too_long":  # only `train.sizes` has tuples of a given length
-            return "pairs [start, size]"
+            text = "pairs [start, size]"
         case "string_pattern_mismatch":
-            of_option = error["loc"][0] == "options"
-            return "a name of small letters, digits and _" if of_option else "letters, digits, spaces and _ . + -"
-        case _:
-            return f"a number {text}" if text.startswith(("greater", "less")) else text
+            text = "a name of small letters, digits and _" if of_option else "letters, digits, spaces and _ . + -"
+        case "string_too_long":
+            text = f"at most {error['ctx']['max_length']} characters"
+    return f"a number {text}" if text.startswith(("greater", "less")) else text
 
 
-def _unknown(dotted: str, path: list[str]) -> str:
-    """What is wrong with a key whose last part in `path` is not known, and what is there instead."""
-    section = _sections().get(path[0]) if len(path) > 1 else Config
-    known = list((section or Config).model_fields)
-    close = difflib.get_close_matches(path[-1], known, n=1)
-    hint = f"did you mean {'.'.join([*path[:-1], *close])!r}?" if close else f"known here: {', '.join(known)}"
-    return f"unknown key {dotted!r}; {hint}"
+def _unknown(dotted: str) -> str:
+    """What is wrong with a key that is not known, and what is there instead."""
+    table, _, key = dotted.rpartition(".")
+    near = difflib.get_close_matches(table, tables(), n=1)
+    if near:
+        known = {name: f"{near[0]}.{name}" for name in tables()[near[0]].model_fields}
+    else:  # the table may have been forgotten: rounds for train.rounds
+        known = {name.rpartition(".")[2]: name for name in reversed(settings())} | {name: name for name in tables()}
+    close = [] if table and not near else difflib.get_close_matches(key, known, n=1)
+    here = known if table in tables() else Config.model_fields
+    hint = f"did you mean {known[close[0]]!r}?" if close else f"known here: {', '.join(here)}"
+    return f"unknown key {_shown(dotted)}; {hint}"
 
 
-def _sections() -> dict[str, type[Section]]:
-    """The tables of the configuration."""
-    types = {name: field.annotation for name, field in Config.model_fields.items()}
-    return {name: t for name, t in types.items() if isinstance(t, type) and issubclass(t, Section)}
+# --- settings that would do nothing -----------------------------------------------------------------------------------
+
+
+_EFFECTS = (
+    # settings of one table, what decides whether they have an effect, and the values with which they have
+    ("server.momentum", "server.optimizer", ("sgd", "muon")),
+    ("clients.momentum", "clients.optimizer", ("sgd",)),
+    ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
+    ("data.like scale", "data.name", ("xc-synthetic",)),
+    ("data.drop every_label test_examples", "data.name", SPARSE),
+    ("data.image_size", "data.name", ("images",)),
+    ("model.norm", "model.name", get_args(ModelName)[2:]),
+    ("model.hidden", "model.name", ("mlp", "bag")),
+    ("model.residual", "model.name", ("bag",)),
+    ("server.table_optimizer table_lr", "model.name", ("bag",)),
+)
+
+
+def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False) -> None:
+    """Refuse settings that would do nothing with the data and the encoder that are named.
+
+    Only a value that is not the default is refused. Spreading is not looked at: a preset serves several methods.
+
+    Args:
+        cfg: the configuration.
+        own_data: the data were given in Python, whatever `data.name` says.
+        own_encoder: the encoder was given in Python.
+    """
+    _refuse_idle(cfg, [name for name, own in (("data.name", own_data), ("model.name", own_encoder)) if not own])
+    if cfg.model.residual and not cfg.model.hidden and not own_encoder:
+        raise FedawsError(
+            "model.residual=true has no effect on model.hidden=[]; set model.residual=false or add a layer"
+        )
+
+
+def _refuse_idle(cfg: Config, deciders: Collection[str]) -> None:
+    for keys, decider, values in _EFFECTS:
+        value = _value(cfg, decider)
+        idle = [] if decider not in deciders or value in values else list(_changed(cfg, keys))
+        if idle:
+            given = ", ".join(f"{key}={_typed(value)}" for key, value, _ in idle)
+            defaults = ", ".join(f"{key}={_typed(default)}" for key, _, default in idle)
+            have = "has" if len(idle) == 1 else "have"
+            instead = f"{decider}={values[0]}" if len(values) == 1 else f"{decider} to one of {', '.join(values)}"
+            raise FedawsError(f"{given} {have} no effect on {decider}={value}; set {defaults} or {instead}")
+
+
+def _changed(cfg: Config, keys: str) -> Iterator[tuple[str, Any, Any]]:
+    """Those of the keys that have not their default: key, value, default."""
+    table, _, names = keys.partition(".")
+    for key in (f"{table}.{name}" for name in names.split()):
+        value = _value(cfg, key)
+        default = settings()[key].default
+        if value != default:
+            yield key, value, default
+
+
+def _value(cfg: Config, dotted: str) -> Any:
+    table, _, key = dotted.partition(".")
+    return getattr(getattr(cfg, table), key)
+
+
+def _typed(value: Any) -> str:
+    """As it is typed after -s."""
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def epochs_seen(cfg: Config, num_examples: int, num_clients: int) -> float:
+    """How often a run sees each of its training examples, at most and on average.
+
+    Args:
+        cfg: the configuration.
+        num_examples: of training.
+        num_clients: that have them.
+
+    Returns:
+        Examples in all steps of all rounds, divided by `num_examples`.
+
+    >>> few = Config(clients={"per_round": 50, "examples_per_step": 4}, train={"rounds": 400})
+    >>> round(epochs_seen(few, num_examples=234_242, num_clients=5000), 2)  # 400 · 50 · 4 = 80,000 examples
+    0.34
+    """
+    clients = cfg.clients
+    cohort = num_clients if clients.per_round == "all" else min(clients.per_round, num_clients)
+    of_each = num_examples / max(num_clients, 1)
+    step = of_each if clients.examples_per_step == "all" else clients.examples_per_step
+    return cfg.train.rounds * cohort * clients.local_steps * step / max(num_examples, 1)

@@ -28,7 +28,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Config) -> dict[str, P
     """Few classes with several methods and seeds, as `make demo` has them; many classes; unfinished and damaged."""
     root = tmp_path_factory.mktemp("runs")
     digits = config.load("digits").override(["train.rounds=60", "train.evaluate_every=10"])
-    compare(digits, ["positive-only", "fixed", "fedaws", "softmax"], 2, root / "few", False, lambda cfg: QUIET)
+    compare(
+        ["positive-only", "fixed", "fedaws", "softmax"],
+        config=digits,
+        seeds=2,
+        folder=root / "few",
+        reporter=lambda cfg: QUIET,
+    )
     many = tiny.override(["data.classes=300", "clients.per_round=50", "spread.neighbors=3"])
     train(config=many, folder=root / "many/run", reporter=QUIET)
     seen: list[int] = []

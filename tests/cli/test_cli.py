@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 import fedaws
 from fedaws import Config
+from fedaws.cli.common import configured
 from fedaws.cli.console import Stop, _Pace
 from fedaws.config import presets
 from fedaws.record.folder import RunFolder
@@ -49,7 +50,6 @@ Y = np.array([0, 1, 2, 0, 1, 2])
         (["train", "digits", "-s", "clients.per_round=foo"], ["got 'foo'; wanted a valid integer or 'all'"]),
         (["train", "digits", "-s", "train.rounds=0"], ["train.rounds: got 0"]),
         (["train", "digits", "-s", "spread.margin=3"], ["spread.margin: got 3", "less than or equal to 2"]),
-        (["train", "digits", "-s", "method=foo"], ["method: got 'foo'; wanted 'fedaws'"]),
         (["train", "digits", "-s", "rounds"], ["wanted key=value"]),
         (
             ["train", "digits", "-s", "spread.regularizer=nearest", "-s", "spread.neighbors=10"],
@@ -59,8 +59,10 @@ Y = np.array([0, 1, 2, 0, 1, 2])
         (["train", "nope.toml"], ["nope.toml: No such file"]),
         (["train", "digits", "-s", "data.name=mnist"], ["no data set 'mnist'"]),
         (["train", "digits", "-s", "data.name=none.npz"], ["none.npz: No such file"]),
+        (["train", "digits", "-s", "data.overlap=1"], ["data.overlap=1.0 has no effect on data.name=digits"]),
+        (["compare", "digits", "-s", "model.norm=group"], ["model.norm=group has no effect on model.name=mlp"]),
         (["train", "digits", "-s", "train.device=warp"], ["train.device=warp cannot be used"]),
-        (["train", "digits", "-s", f"model.embedding_dim={10**12}"], ["out of memory"]),
+        (["train", "digits", "-s", f"model.embedding_dim={10**9}"], ["out of memory"]),
         (["train", "digits", "--resume"], ["no unfinished run of digits-fedaws", "--out"]),
         (["compare", "digits", "--methods", "fedaws,foo"], ["unknown method 'foo'", "positive-only"]),
         (["compare", "digits", "--methods", "fedaws", "--seeds", "0"], ["--seeds", "fedaws compare --help"]),
@@ -241,6 +243,33 @@ def test_a_run_with_your_own_encoder_is_not_evaluated_without_it(
     assert "encoder of your own" in refused("evaluate", "run")
 
 
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (["data.name=mine.npz"], "mine"),
+        (["data.name=mine.npz", "name=ours"], "ours"),
+        (["data.name=digits"], "digits"),
+    ],
+)
+def test_a_preset_on_other_data_takes_the_name_of_the_data(cli: Cli, settings: list[str], name: str) -> None:
+    np.savez("mine.npz", x_train=X, y_train=Y, x_test=X, y_test=Y)
+    result = cli("train", "digits", *FAST, *(word for setting in settings for word in ("-s", setting)))
+    assert f"saved in runs/{name}-fedaws-1\n" in result.err
+    assert RunFolder(Path(f"runs/{name}-fedaws-1")).config().name == name
+
+
+def test_pictures_give_the_name_of_their_folder() -> None:
+    assert configured("digits", ["data.name=images", "data.root=some/faces"]).name == "faces"
+
+
+def test_a_file_keeps_the_name_that_it_gives(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('name = "own"\n')
+    assert configured(str(tmp_path / "own.toml"), ["data.name=images", "data.root=faces"]).name == "own"
+
+
 # --- what is printed ------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +300,24 @@ def test_evaluate_prints_what_training_ended_with(cli: Cli, tiny_toml: Path) -> 
     assert {"precision@1", "loss", "error_bound"} <= set(evaluated)
 
 
+def test_of_one_seed_there_is_no_deviation(cli: Cli, tiny_toml: Path) -> None:
+    out = cli("compare", tiny_toml, "--methods", "fixed", "--json").out
+    assert json.loads(out)["methods"]["fixed"]["precision@1"]["std"] is None
+
+
+def test_a_report_that_could_not_be_written_is_not_said_to_be_anywhere(
+    cli: Cli, tiny_toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedaws.report.page.write_report", full)
+    code, _, err = cli("train", tiny_toml)
+    assert code == 0
+    assert "no report: [Errno 28] No space left on device" in err
+    assert "report: None" not in err
+
+
 def test_presets_are_listed_with_a_line_each(cli: Cli) -> None:
     found = json.loads(cli("presets", "--json").out)
     assert list(found) == presets()
@@ -280,6 +327,7 @@ def test_presets_are_listed_with_a_line_each(cli: Cli) -> None:
 
 COMMANDS = [
     ["train"], ["compare"], ["reproduce"], ["evaluate"], ["report"], ["tensorboard"], ["presets"],
+    ["settings"],
     ["flower", "init"], ["flower", "up"],
 ]  # fmt: skip
 
@@ -341,7 +389,7 @@ def test_stopping_at_once_is_one_line_and_130(cli: Cli, tiny_toml: Path, monkeyp
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedaws.cli.main.configuration.load", interrupt)
+    monkeypatch.setattr("fedaws.cli.common.configuration.load", interrupt)
     code, out, err = cli("train", tiny_toml)
     assert (code, out) == (130, "")
     assert err == "error: stopped at once; the last checkpoint is kept\n"

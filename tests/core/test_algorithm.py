@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from fedaws.config import ClientsConfig, Config, ModelConfig, ServerConfig, SpreadConfig, TrainConfig
 from fedaws.core.aggregate import aggregate
-from fedaws.core.algorithm import broadcast, finish_round, run_round, sample_clients
+from fedaws.core.algorithm import broadcast, finish_round, finish_round_, run_round, sample_clients
 from fedaws.core.losses import positive_hinge
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
 from fedaws.runners import make_runner
-from fedaws.types import CLASS_MATRIX, Broadcast, Params, ServerState, Update
+from fedaws.types import Broadcast, Params, ServerState, Update
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -80,8 +81,10 @@ def test_several_clients_of_one_class_are_each_sent_its_row() -> None:
 
 def test_only_an_oracle_is_sent_all_rows() -> None:
     state = make_state()
-    assert CLASS_MATRIX not in broadcast(state, torch.tensor([0])).theta
-    assert torch.equal(broadcast(state, torch.tensor([0]), all_rows=True).theta[CLASS_MATRIX], state.W)
+    assert broadcast(state, torch.tensor([0])).shared is None
+    shared = broadcast(state, torch.tensor([0]), all_rows=True).shared
+    assert shared is not None
+    assert torch.equal(shared, state.W)
 
 
 @pytest.mark.parametrize("runner", ["serial", "pooled", "stacked"])
@@ -93,7 +96,7 @@ def test_a_clients_update_does_not_depend_on_the_others(runner: str) -> None:
     strange_state = replace(state, W=torch.where(torch.arange(5)[:, None] == 2, state.W, -state.W))
     cohort = torch.tensor([2])
     (mine,) = make_runner(cfg, method_of(cfg), data, encoder)(broadcast(state, cohort))
-    (same,) = make_runner(cfg, strange, encoder)(broadcast(strange_state, cohort))
+    (same,) = make_runner(cfg, method_of(cfg), strange, encoder)(broadcast(strange_state, cohort))
     assert torch.equal(mine.W, same.W)
     assert all(torch.equal(mine.delta[k], same.delta[k]) for k in mine.delta)
 
@@ -193,7 +196,7 @@ def test_finish_round_leaves_the_old_state_alone_unless_told_to_reuse_it() -> No
     before = state.W.clone()
     after = finish_round(state, [update_of(1, 0.5, torch.tensor([0.0, 0.0, 1.0]))], cfg, rng())
     assert torch.equal(state.W, before)
-    reused = finish_round(state, [update_of(1, 0.5, torch.tensor([0.0, 0.0, 1.0]))], cfg, rng(), in_place=True)
+    reused = finish_round_(state, [update_of(1, 0.5, torch.tensor([0.0, 0.0, 1.0]))], cfg, rng())
     assert reused.W is state.W
     assert torch.equal(reused.W, after.W)
 

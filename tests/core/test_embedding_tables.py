@@ -12,12 +12,14 @@ from torch import Tensor
 from fedaws import Config, FederatedData, from_sparse
 from fedaws.config import ServerConfig
 from fedaws.core.algorithm import finish_round, run_round
-from fedaws.core.embedding_tables import mean_rows, step_tables
+from fedaws.core.embedding_tables import init_tables, mean_rows, step_table_
+from fedaws.core.methods import method_of
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner
 from fedaws.runners.choose import choose
 from fedaws.sparse import from_dense, from_lists, row_delta
-from fedaws.types import ROW_SQUARES, Broadcast, Params, RunClients, ServerState, Update
+from fedaws.training.train import initial_state
+from fedaws.types import Broadcast, Memory, RunClients, ServerState, Update
 from helpers import refusal
 
 
@@ -94,6 +96,39 @@ def test_in_place_gives_the_same_numbers(optimizer: str) -> None:
     assert_same(train(cfg, data, in_place=True), train(cfg, data), atol=0)
 
 
+MEMORIES = ("theta", "optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
+REMEMBERING = ("spread.regularizer=nearest", "spread.neighbors=2", "spread.candidates=4", "spread.remember=true")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        REMEMBERING,
+        ("method=softmax", "spread.center=false"),
+        ("method=softmax", "clients.sampled_classes=3", "spread.center=false"),
+    ],
+)
+def test_in_place_or_not_three_rounds_give_the_same_state(settings: tuple[str, ...]) -> None:
+    cfg, data = config("server.average=0.9", "server.optimizer=adam", "server.lr=0.1", *settings), make_data()
+    states = []
+    for in_place in (True, False):
+        encoder = build_encoder(cfg.model, data.x.shape[1:], 0)
+        state = initial_state(cfg, data, encoder)
+        run_clients = make_runner(cfg, method_of(cfg), data, encoder)
+        for t in range(3):
+            state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples, in_place)
+        states.append(state)
+    first, second = states
+    assert first.W.equal(second.W)
+    for part in MEMORIES:
+        ours, theirs = getattr(first, part), getattr(second, part)
+        assert ours.keys() == theirs.keys(), part
+        assert all(ours[k].equal(theirs[k]) for k in ours), part
+    assert "table" not in first.average  # of tables there is none
+    assert first.average
+    assert not any(first.average[k].equal(first.theta[k]) for k in first.average)
+
+
 def test_a_round_keeps_the_old_state_unless_it_may_take_it_over() -> None:
     cfg, data = config(), make_data()
     state, encoder = start(cfg, data)
@@ -116,10 +151,6 @@ def test_rows_that_no_example_of_the_cohort_has_do_not_move() -> None:
     assert set(moved) in examples
 
 
-def state(theta: Params, slots: dict[str, Params] | None = None) -> ServerState:
-    return ServerState(0, theta, torch.zeros(1, 1), slots=slots or {})
-
-
 class _Whole(Tensor):
     """A table that refuses whatever would read or write all of it."""
 
@@ -137,29 +168,35 @@ def test_nothing_of_the_tables_size_is_made_in_place() -> None:
     table = torch.zeros(1000, 4).as_subclass(_Whole)
     delta = row_delta(torch.tensor([3, 999]), torch.ones(2, 4), 1000)
     _Whole.seen.clear()
-    moved, slots = step_tables(state({"t": table}), {"t": delta}, ServerConfig(), 1.0, in_place=True)
+    memory = Memory(t=torch.zeros(1000))
+    moved = step_table_("t", table, delta, memory, ServerConfig(), 1.0)
     assert set(_Whole.seen) == {"index_add_"}
-    assert moved["t"] is table or moved["t"].data_ptr() == table.data_ptr()
-    assert slots[ROW_SQUARES]["t"].shape == (1000,)
+    assert moved is table or moved.data_ptr() == table.data_ptr()
+
+
+def test_row_wise_adagrad_begins_with_a_zero_for_each_row_and_sgd_with_nothing() -> None:
+    tables = {"t": torch.ones(3, 2)}
+    assert init_tables(tables, ServerConfig(table_optimizer="sgd")) == {}
+    assert init_tables(tables, ServerConfig(table_optimizer="adagrad"))["t"].tolist() == [0, 0, 0]
 
 
 def test_row_wise_adagrad_by_hand() -> None:
     cfg = ServerConfig(table_optimizer="adagrad", table_lr=0.5)
-    theta = {"t": torch.zeros(3, 2)}
-    delta = {"t": row_delta(torch.tensor([1]), torch.tensor([[3.0, 4.0]]), 3)}  # length 5: a step of 0.5 along it
-    theta, slots = step_tables(state(theta), delta, cfg, 1.0, in_place=False)
-    torch.testing.assert_close(theta["t"], torch.tensor([[0, 0], [0.3, 0.4], [0, 0]]))
-    theta, slots = step_tables(state(theta, slots), delta, cfg, 1.0, in_place=False)  # length 5 √2 so far
-    torch.testing.assert_close(theta["t"][1], torch.tensor([0.3, 0.4]) * (1 + 0.5**0.5))
-    assert slots[ROW_SQUARES]["t"].tolist() == [0, 50, 0]
+    table, memory = torch.zeros(3, 2), Memory()
+    change = row_delta(torch.tensor([1]), torch.tensor([[3.0, 4.0]]), 3)  # length 5: a step of 0.5 along it
+    step_table_("t", table, change, memory, cfg, 1.0)
+    torch.testing.assert_close(table, torch.tensor([[0, 0], [0.3, 0.4], [0, 0]]))
+    step_table_("t", table, change, memory, cfg, 1.0)  # length 5 √2 so far
+    torch.testing.assert_close(table[1], torch.tensor([0.3, 0.4]) * (1 + 0.5**0.5))
+    assert memory["t"].tolist() == [0, 50, 0]
 
 
 def test_plain_sgd_on_the_table_has_its_own_learning_rate() -> None:
     cfg = ServerConfig(lr=0.1, table_optimizer="sgd", table_lr=100.0)
-    delta = {"t": row_delta(torch.tensor([0]), torch.tensor([[0.01]]), 2)}
-    theta, slots = step_tables(state({"t": torch.zeros(2, 1)}), delta, cfg, 1.0, in_place=False)
-    assert theta["t"].flatten().tolist() == pytest.approx([1, 0])
-    assert not slots
+    change, memory = row_delta(torch.tensor([0]), torch.tensor([[0.01]]), 2), Memory()
+    table = step_table_("t", torch.zeros(2, 1), change, memory, cfg, 1.0)
+    assert table.flatten().tolist() == pytest.approx([1, 0])
+    assert not memory
 
 
 def test_the_mean_of_sparse_deltas_counts_absent_rows_as_zero() -> None:
@@ -171,10 +208,10 @@ def test_the_mean_of_sparse_deltas_counts_absent_rows_as_zero() -> None:
 def test_half_the_schedules_factor_is_half_the_step_of_row_wise_adagrad() -> None:
     cfg, rows = ServerConfig(table_lr=0.5), torch.tensor([[3.0, 4.0]])
     for factor in (1.0, 0.5):  # the clients' steps have the factor in them already
-        delta = {"t": row_delta(torch.tensor([0]), factor * rows, 1)}
-        theta, slots = step_tables(state({"t": torch.zeros(1, 2)}), delta, cfg, factor, in_place=False)
-        torch.testing.assert_close(theta["t"], 0.5 * factor * rows / 5)
-        assert slots[ROW_SQUARES]["t"].tolist() == [25]
+        change, memory = row_delta(torch.tensor([0]), factor * rows, 1), Memory()
+        table = step_table_("t", torch.zeros(1, 2), change, memory, cfg, factor)
+        torch.testing.assert_close(table, 0.5 * factor * rows / 5)
+        assert memory["t"].tolist() == [25]
 
 
 def test_a_schedule_scales_the_tables_step() -> None:
@@ -183,7 +220,7 @@ def test_a_schedule_scales_the_tables_step() -> None:
     state, encoder = start(cfg, data)
     run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     for factor in (1.0, 0.75, 0.5, 0.25):
-        after = run_round(replace(state, slots={}), data.available, run_clients, cfg, rng(0))
+        after = run_round(replace(state, tables={}), data.available, run_clients, cfg, rng(0))
         lengths = (after.theta["table"] - state.theta["table"]).norm(dim=1)
         assert float(lengths.max()) == pytest.approx(0.2 * factor, rel=1e-3)  # the first step of a row is full
         state = after

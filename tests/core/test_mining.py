@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from fedaws.config import Config
 from fedaws.core.algorithm import finish_round
 from fedaws.core.mining import nearest, nearest_known_
-from fedaws.types import NEIGHBORS, ServerState, Update
+from fedaws.core.spreadout import NEIGHBORS
+from fedaws.types import ServerState, Update
 
 
 def unit(rows: int, dim: int, seed: int = 0) -> torch.Tensor:
@@ -67,12 +68,12 @@ def test_the_server_keeps_what_it_has_found_and_an_old_state_stays_as_it_was() -
     )
     update = Update(torch.tensor([3, 7]), {}, unit(2, 4, 1), torch.ones(2), torch.zeros(2))
     first = finish_round(ServerState(0, {}, unit(20, 4)), [update], cfg, torch.Generator())
-    lists = first.slots[NEIGHBORS]["ids"]
+    lists = first.spread[NEIGHBORS]
     assert (lists >= 0).any(1).nonzero().flatten().tolist() == [3, 7]
     before = lists.clone()
     second = finish_round(first, [Update(torch.tensor([5]), *vars_of(update))], cfg, torch.Generator())
     assert lists.equal(before)
-    assert (second.slots[NEIGHBORS]["ids"] >= 0).any(1).nonzero().flatten().tolist() == [3, 5, 7]
+    assert (second.spread[NEIGHBORS] >= 0).any(1).nonzero().flatten().tolist() == [3, 5, 7]
 
 
 def vars_of(update: Update) -> tuple[object, ...]:
@@ -83,4 +84,4 @@ def vars_of(update: Update) -> tuple[object, ...]:
 def test_nothing_is_remembered_unless_asked_for() -> None:
     update = Update(torch.tensor([3]), {}, unit(1, 4, 1), torch.ones(1), torch.zeros(1))
     state = finish_round(ServerState(0, {}, unit(20, 4)), [update], Config(), torch.Generator())
-    assert NEIGHBORS not in state.slots
+    assert state.spread == {}

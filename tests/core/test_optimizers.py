@@ -6,8 +6,8 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.algorithm import finish_round
-from fedaws.core.optimizers import optimizer_step, orthogonal
-from fedaws.types import ServerState, Update
+from fedaws.core.optimizers import make_optimizer, orthogonal
+from fedaws.types import Memory, Params, ServerState, Update
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -29,6 +29,13 @@ def singular_values(matrix: Tensor) -> Tensor:
     """Without the factor that tall ones have."""
     rows, columns = matrix.shape
     return torch.linalg.svdvals(matrix) / max(1.0, rows / columns) ** 0.5
+
+
+def muon_step(
+    direction: Params, lr: float, momentum: float = 0.0, memory: Memory | None = None
+) -> tuple[Params, Memory]:
+    muon = make_optimizer("muon", momentum)
+    return muon.step({}, direction, memory or muon.init(direction), lr)
 
 
 MATRICES = {
@@ -82,7 +89,7 @@ def test_a_tall_matrix_is_longer_by_the_root_of_its_shape() -> None:
 
 def test_nothing_stays_nothing() -> None:
     assert not orthogonal(torch.zeros(4, 9)).any()
-    step, _ = optimizer_step("muon", {"a": torch.zeros(4, 9), "b": torch.zeros(5)}, {}, lr=0.1, momentum=0.9)
+    step, _ = muon_step({"a": torch.zeros(4, 9), "b": torch.zeros(5)}, lr=0.1, momentum=0.9)
     assert not step["a"].any()
     assert not step["b"].any()
 
@@ -90,16 +97,16 @@ def test_nothing_stays_nothing() -> None:
 @pytest.mark.parametrize("name", ["weight", "bias", "gain"])
 def test_the_length_of_the_clients_step_does_not_matter(name: str) -> None:
     delta = {"weight": random(6, 4, 3, 3), "bias": random(6), "gain": random(6, 1, 1, 1)}[name]
-    one, slots = optimizer_step("muon", {"x": delta}, {}, lr=0.1, momentum=0.9)
-    other, _ = optimizer_step("muon", {"x": 50 * delta}, {}, lr=0.1, momentum=0.9)
+    one, memory = muon_step({"x": delta}, lr=0.1, momentum=0.9)
+    other, _ = muon_step({"x": 50 * delta}, lr=0.1, momentum=0.9)
     torch.testing.assert_close(other["x"], one["x"], atol=1e-4, rtol=0)
-    assert slots["momentum"]["x"].equal(delta)
+    assert memory["momentum/x"].equal(delta)
 
 
 def test_a_bias_and_a_gain_keep_their_direction() -> None:
     # They are no matrices, though a gain has four dimensions: every number times the same factor.
     for delta in (random(6), random(6, 1, 1, 1), random(1, 6)):
-        step, _ = optimizer_step("muon", {"x": delta}, {}, lr=0.1)
+        step, _ = muon_step({"x": delta}, lr=0.1)
         factor = step["x"] / delta
         torch.testing.assert_close(factor, factor.flatten()[0].expand_as(factor))
         assert float(factor.flatten()[0]) > 0
@@ -107,11 +114,11 @@ def test_a_bias_and_a_gain_keep_their_direction() -> None:
 
 def test_the_momentum_is_nesterovs() -> None:
     first, second, mu = random(4, 9), random(4, 9, seed=1), 0.9
-    _, slots = optimizer_step("muon", {"x": first}, {}, lr=1.0, momentum=mu)
-    step, slots = optimizer_step("muon", {"x": second}, slots, lr=1.0, momentum=mu)
-    memory = mu * first + second
-    torch.testing.assert_close(slots["momentum"]["x"], memory)
-    torch.testing.assert_close(step["x"], orthogonal(second + mu * memory))
+    _, memory = muon_step({"x": first}, lr=1.0, momentum=mu)
+    step, memory = muon_step({"x": second}, lr=1.0, momentum=mu, memory=memory)
+    kept = mu * first + second
+    torch.testing.assert_close(memory["momentum/x"], kept)
+    torch.testing.assert_close(step["x"], orthogonal(second + mu * kept))
 
 
 @pytest.mark.parametrize("name", ["weight", "bias"])

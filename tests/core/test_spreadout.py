@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedaws.config import SpreadConfig
 from fedaws.core import mining
 from fedaws.core import spreadout as sp
+from fedaws.core.pairs import hinge, squared_distance
 from fedaws.errors import FedawsError
 
 
@@ -153,7 +154,7 @@ def test_closed_form_gradient_of_eq_7_is_autograds(normalized: bool) -> None:
     cohort, candidates = torch.tensor([2, 5, 11]), torch.tensor([0, 2, 3, 6, 9, 11, 14])
     (expected,) = torch.autograd.grad(sp.spreadout_nearest(W, cohort, candidates, 3), W)
     neighbors = sp.nearest(W.detach(), cohort, candidates, 3)
-    ids, gradient, _, degrees = sp.mined_gradient(W.detach(), cohort, neighbors, None)
+    ids, gradient, _, degrees = sp.mined_gradient(W.detach(), cohort, neighbors, squared_distance())
     full = torch.zeros_like(W).index_copy(0, ids, gradient)
     torch.testing.assert_close(full, expected)
     assert degrees.sum() == 2 * 9  # every pair has two ends
@@ -165,7 +166,7 @@ def test_closed_form_gradient_of_eq_6_over_mined_pairs_is_autograds() -> None:
     neighbors = sp.nearest(W.detach(), cohort, None, 4)
     pairs = (W[cohort][:, None] * W[neighbors]).sum(-1)
     (expected,) = torch.autograd.grad((nu - 1 + pairs).clamp_min(0).square().sum(), W)
-    ids, gradient, _, _ = sp.mined_gradient(W.detach(), cohort, neighbors, nu)
+    ids, gradient, _, _ = sp.mined_gradient(W.detach(), cohort, neighbors, hinge(nu))
     torch.testing.assert_close(torch.zeros_like(W).index_copy(0, ids, gradient), expected)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import fedaws
 from fedaws.config import Config
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
 from fedaws.data.augment import SHIFT, crop_and_flip, leave_out, resized
 from fedaws.hashing import hash_tensor
@@ -18,6 +19,10 @@ from helpers import refusal
 
 WAYS = 2 * 81  # 9 × 9 shifts, flipped or not
 UNSHIFTED = 40  # 4 rows and 4 columns of 9 away from the corner crop
+
+
+def client_data(cfg: Config, data: FederatedData) -> ClientData:
+    return ClientData(cfg, method_of(cfg), data)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -147,7 +152,7 @@ def config(*settings: str) -> Config:
 
 def seen(cfg: Config, data: FederatedData, clients: list[int], round_num: int) -> Tensor:
     """What these clients train on, [m, E, b, c, h, w]."""
-    source = ClientData(cfg, data)
+    source = client_data(cfg, data)
     return source.examples(source.draw(torch.tensor(clients), round_num)).x
 
 
@@ -162,7 +167,7 @@ def test_a_client_alone_sees_what_it_sees_in_a_cohort(steps: int, sizes: str) ->
 
 
 def test_a_part_of_what_was_drawn_for_a_cohort_is_what_is_drawn_for_the_part() -> None:
-    source, data = ClientData(config(), federation()), federation()
+    source, data = client_data(config(), federation()), federation()
     drawn = source.draw(torch.arange(3), 2)
     part = source.examples(drawn.part(slice(1, 3)))
     assert part.x.equal(seen(config(), data, [1, 2], 2))
@@ -170,7 +175,7 @@ def test_a_part_of_what_was_drawn_for_a_cohort_is_what_is_drawn_for_the_part() -
 
 def test_earlier_rounds_do_not_matter() -> None:
     cfg, data = config(), federation()
-    source = ClientData(cfg, data)
+    source = client_data(cfg, data)
     for round_num in range(4):
         source.draw(torch.arange(3), round_num)
     assert source.examples(source.draw(torch.arange(3), 4)).x.equal(seen(cfg, data, [0, 1, 2], 4))
@@ -184,7 +189,7 @@ def test_the_steps_of_a_round_follow_each_other() -> None:
 
 
 def draws_of(*settings: str, client: int = 0, round_num: int = 0) -> list[int]:
-    source = ClientData(config("clients.examples_per_step=64", *settings), from_arrays(*labelled(200)))
+    source = client_data(config("clients.examples_per_step=64", *settings), from_arrays(*labelled(200)))
     draws = source.draw(torch.tensor([client]), round_num).draws
     assert draws is not None
     return (draws.flatten() % WAYS).tolist()
@@ -209,7 +214,7 @@ def test_the_places_of_a_batch_have_draws_of_their_own() -> None:
 
 def test_an_augmented_image_is_one_of_the_clients_own_cropped() -> None:
     data = federation(torch.float32)
-    source = ClientData(config(), data)
+    source = client_data(config(), data)
     drawn = source.draw(torch.arange(3), 3)
     x = source.examples(drawn).x
     assert drawn.draws is not None
@@ -227,7 +232,7 @@ def test_bytes_are_given_as_fractions_after_the_crop() -> None:
 
 def test_without_augmentation_the_images_are_as_they_are() -> None:
     data = federation(torch.float32)
-    source = ClientData(config("data.augment=none"), data)
+    source = client_data(config("data.augment=none"), data)
     drawn = source.draw(torch.arange(3), 3)
     assert drawn.draws is None
     assert source.examples(drawn).x.equal(data.x[drawn.numbers])

@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedaws.config import Config
-from fedaws.evaluate import evaluate
-from fedaws.evaluate.measures import embed_all
+from fedaws.evaluate import Model, TestSet, evaluate
 
 RAW = Config.model_validate({"model": {"normalize": False}})
 BOUNDS = ("error_bound", "error_bound_cosine", "lemma1_bound")
+
+
+def measured(encoder, theta, W, x, y, cfg):
+    return evaluate(Model(encoder, theta, W, cfg.model.normalize), TestSet(x, y), cfg)
+
+
+def embed_all(encoder, theta, x, normalize):
+    return Model(encoder, theta, torch.eye(2), normalize).embed(x)
 
 
 def normal(seed, *shape):
@@ -25,7 +32,7 @@ def normal(seed, *shape):
 
 def test_the_measures_of_two_classes_and_two_examples_by_hand():
     x, y = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([0, 1])  # (0.6, 0.8) once normalised: wrong
-    assert evaluate(nn.Identity(), {}, torch.eye(2), x, y, Config()) == {
+    assert measured(nn.Identity(), {}, torch.eye(2), x, y, Config()) == {
         "precision@1": 0.5,
         "test_loss": pytest.approx(0.3**2 / 2),
         "min_separation": pytest.approx(math.sqrt(2)),
@@ -41,7 +48,7 @@ def test_the_measures_of_two_classes_and_two_examples_by_hand():
 
 def test_the_configured_margins_are_those_of_the_loss_and_of_the_bounds():
     cfg = Config.model_validate({"clients": {"margin": 0.8}, "spread": {"margin": 0.5}})
-    measures = evaluate(nn.Identity(), {}, torch.eye(2), torch.tensor([[0.6, 0.8]]), torch.tensor([0]), cfg)
+    measures = measured(nn.Identity(), {}, torch.eye(2), torch.tensor([[0.6, 0.8]]), torch.tensor([0]), cfg)
     assert measures["test_loss"] == pytest.approx(0.2**2)
     assert measures["theorem1_gap"] == pytest.approx(0.3**2)
     assert measures["theorem1_bound"] == pytest.approx(2 * 0.5 * 0.8)
@@ -49,7 +56,7 @@ def test_the_configured_margins_are_those_of_the_loss_and_of_the_bounds():
 
 def test_without_normalisation_scores_are_inner_products_and_there_are_no_bounds():
     W, x = torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.tensor([[2.0, 1.0]])  # scores 2 and 3: class 1 wins
-    assert evaluate(nn.Identity(), {}, W, x, torch.tensor([1]), RAW) == {
+    assert measured(nn.Identity(), {}, W, x, torch.tensor([1]), RAW) == {
         "precision@1": 1.0,
         "test_loss": 0.0,
         "min_separation": pytest.approx(math.sqrt(10)),
@@ -59,7 +66,7 @@ def test_without_normalisation_scores_are_inner_products_and_there_are_no_bounds
 
 @pytest.mark.parametrize(("classes", "ks"), [(2, [1]), (3, [1, 3]), (4, [1, 3]), (5, [1, 3, 5])])
 def test_precision_is_given_for_no_more_ranks_than_there_are_classes(classes, ks):
-    measures = evaluate(nn.Identity(), {}, torch.eye(classes), torch.eye(classes), torch.arange(classes), Config())
+    measures = measured(nn.Identity(), {}, torch.eye(classes), torch.eye(classes), torch.arange(classes), Config())
     assert [name for name in measures if name.startswith("precision")] == [f"precision@{k}" for k in ks]
     assert [measures[f"precision@{k}"] for k in ks] == pytest.approx([1 / k for k in ks])
 
@@ -68,20 +75,20 @@ def test_precision_is_given_for_no_more_ranks_than_there_are_classes(classes, ks
 def test_the_bounds_of_a_random_model_are_above_its_error(seed, classes, noise, nu):
     W, y = F.normalize(normal(seed, classes, 4), dim=1), torch.arange(40) % classes
     cfg = Config.model_validate({"spread": {"margin": nu}})
-    measures = evaluate(nn.Identity(), {}, W, W[y] + noise * normal(seed + 1, 40, 4) / 2, y, cfg)
+    measures = measured(nn.Identity(), {}, W, W[y] + noise * normal(seed + 1, 40, 4) / 2, y, cfg)
     for name in BOUNDS:
         assert 1 - measures["precision@1"] <= measures[name] + 1e-5, name
 
 
 def test_a_model_that_stands_on_its_well_separated_classes_is_certified_right():
-    measures = evaluate(nn.Identity(), {}, torch.eye(3), torch.eye(3), torch.arange(3), Config())
+    measures = measured(nn.Identity(), {}, torch.eye(3), torch.eye(3), torch.arange(3), Config())
     assert [measures[name] for name in BOUNDS] == [0.0, 0.0, 0.0]
 
 
 def test_parameters_are_taken_from_theta_and_not_from_the_encoder():
     encoder = nn.Linear(2, 2, bias=False)
     swap = {"weight": torch.tensor([[0.0, 1.0], [1.0, 0.0]])}
-    assert evaluate(encoder, swap, torch.eye(2), torch.eye(2), torch.tensor([1, 0]), Config())["precision@1"] == 1.0
+    assert measured(encoder, swap, torch.eye(2), torch.eye(2), torch.tensor([1, 0]), Config())["precision@1"] == 1.0
 
 
 # --- the encoder ----------------------------------------------------------------------------------------------------
@@ -95,7 +102,7 @@ def parameters(encoder):
 def test_every_part_of_the_encoder_keeps_its_mode(training):
     encoder = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.BatchNorm1d(2)).train(training)
     encoder[2].train(not training)  # such as a layer frozen by its owner
-    evaluate(encoder, parameters(encoder), torch.eye(2), torch.eye(2), torch.arange(2), Config())
+    measured(encoder, parameters(encoder), torch.eye(2), torch.eye(2), torch.arange(2), Config())
     assert [module.training for module in encoder.modules()] == [training, training, training, not training]
 
 
@@ -115,7 +122,7 @@ def test_no_gradient_graph_is_built():
     encoder = nn.Linear(2, 2)
     assert not embed_all(encoder, parameters(encoder), torch.eye(2), normalize=True).requires_grad
     W = torch.eye(2, requires_grad=True)
-    evaluate(encoder, parameters(encoder), W, torch.eye(2), torch.arange(2), Config())
+    measured(encoder, parameters(encoder), W, torch.eye(2), torch.arange(2), Config())
     assert W.grad is None
     assert all(p.grad is None for p in encoder.parameters())
 
@@ -124,7 +131,7 @@ def test_no_gradient_graph_is_built():
 def test_blocks_of_any_size_give_the_same_embeddings(monkeypatch, cache, examples):
     encoder, x = nn.Linear(4, 3), normal(0, 10, 4)
     whole = embed_all(encoder, parameters(encoder), x, normalize=True)
-    monkeypatch.setattr("fedaws.evaluate.measures._CACHE", cache)
+    monkeypatch.setattr("fedaws.evaluate.model._CACHE", cache)
     seen = []
     encoder.register_forward_hook(lambda _module, inputs, _out: seen.append(len(inputs[0])))
     torch.testing.assert_close(embed_all(encoder, parameters(encoder), x, normalize=True), whole)
@@ -162,7 +169,7 @@ class Threads(set):
 def test_images_are_embedded_in_threads_as_without_them(monkeypatch):
     encoder, x = Convolutions().train(), normal(0, 20, 1, 6, 6)
     theta = {name: torch.full_like(p, 0.1) + p.detach() for name, p in encoder.named_parameters()}
-    monkeypatch.setattr("fedaws.evaluate.measures._CACHE", 3 * 4 * 36 * 2)  # two images for each thread
+    monkeypatch.setattr("fedaws.evaluate.model._CACHE", 3 * 4 * 36 * 2)  # two images for each thread
     got = embed_all(encoder, theta, x, normalize=False)
     assert threading.get_ident() not in encoder.threads
     assert all(module.training for module in encoder.modules())

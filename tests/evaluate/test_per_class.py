@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from fedaws import Config
-from fedaws.evaluate import per_class
+from fedaws.evaluate import Model, TestSet, per_class
 from fedaws.evaluate.per_class import examine
 from fedaws.sparse import from_lists
+from fedaws.types import Params
 
 W = torch.eye(3)
 # Scores are the examples themselves. Class 0: one right, one taken for 1. Class 1: two taken for 2. Class 2: right.
@@ -16,8 +17,12 @@ Y = torch.tensor([0, 0, 1, 1, 2])
 UNSCALED = Config().override(["model.normalize=false"])
 
 
+def parameters(encoder: nn.Module) -> Params:
+    return {name: p.detach() for name, p in encoder.named_parameters()}
+
+
 def found(x: Tensor = X, y: object = Y, cfg: Config = UNSCALED) -> dict[str, object]:
-    return examine(nn.Identity(), {}, W, x, y, cfg)  # type: ignore[arg-type]
+    return examine(Model(nn.Identity(), {}, W, cfg.model.normalize), TestSet(x, y), cfg)  # type: ignore[arg-type]
 
 
 def test_classes_are_counted_one_by_one() -> None:
@@ -74,7 +79,7 @@ def test_images_come_as_small_bytes() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 96 * 60, 3))
     nn.init.zeros_(encoder[1].weight)
     encoder[1].bias = nn.Parameter(torch.tensor([0.0, 0.0, 1.0]))  # all are taken for class 2
-    got = examine(encoder, dict(encoder.named_parameters()), W, images, Y, UNSCALED)
+    got = examine(Model(encoder, parameters(encoder), W, normalize=False), TestSet(images, Y), UNSCALED)
     shown = {p["true"]: p["images"] for p in got["pairs"]}
     assert shown[1][0].shape == (48, 30, 3)
     assert shown[1][0][0, 0].tolist() == [255, 0, 0]
@@ -88,6 +93,6 @@ def test_rows_of_numbers_are_no_images() -> None:
 def test_digits_are_images() -> None:
     encoder = nn.Linear(64, 3)
     cfg = UNSCALED.override(["data.name=digits"])
-    got = examine(encoder, dict(encoder.named_parameters()), W, torch.rand(5, 64), Y, cfg)
+    got = examine(Model(encoder, parameters(encoder), W, normalize=False), TestSet(torch.rand(5, 64), Y), cfg)
     assert all(image.shape == (8, 8, 1) for pair in got["pairs"] for image in pair["images"])
     assert got["pairs"][0]["images"]

@@ -2,12 +2,13 @@
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedaws
 from fedaws import Config, FedawsError, Reporter
-from fedaws.experiments.compare import compare, parse_methods, summarize
+from fedaws.experiments.compare import Comparison, compare, parse_methods
 from fedaws.training.session import Interrupted
 
 
@@ -25,9 +26,15 @@ class Watch:
         )
 
 
+def side_by_side(cfg: Config, names: list[str], seeds: int, folder: Path, resume: bool, watch: Watch) -> Any:
+    return compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=watch).histories
+
+
 def test_every_method_runs_with_every_seed_from_the_configured_one_on(tiny: Config, tmp_path: Path) -> None:
     watch = Watch()
-    histories = compare(tiny.override(["seed=5"]), ["fixed", "fedaws"], 2, tmp_path, False, watch)
+    histories = compare(
+        ["fixed", "fedaws"], config=tiny.override(["seed=5"]), seeds=2, folder=tmp_path, reporter=watch
+    ).histories
     assert {method: len(runs) for method, runs in histories.items()} == {"fixed": 2, "fedaws": 2}
     assert list(dict(watch.trained)) == ["fixed-5", "fixed-6", "fedaws-5", "fedaws-6"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -36,18 +43,18 @@ def test_every_method_runs_with_every_seed_from_the_configured_one_on(tiny: Conf
 
 
 def test_each_run_is_the_run_that_train_would_give(tiny: Config, tmp_path: Path) -> None:
-    histories = compare(tiny, ["fixed"], 2, tmp_path, False, Watch())
+    histories = compare(["fixed"], config=tiny, seeds=2, folder=tmp_path, reporter=Watch()).histories
     alone = fedaws.train(config=tiny.override(["method=fixed", "seed=1"]))
     assert histories["fixed"][1][-1]["precision@1"] == alone.metrics[-1]["precision@1"]
     assert histories["fixed"][1][-1]["loss"] == alone.metrics[-1]["loss"]
 
 
 def test_a_stopped_comparison_goes_on_where_it_was(tiny: Config, tmp_path: Path) -> None:
-    whole = compare(tiny, ["fixed", "fedaws"], 1, tmp_path / "whole", False, Watch())
+    whole = side_by_side(tiny, ["fixed", "fedaws"], 1, tmp_path / "whole", False, Watch())
     with pytest.raises(Interrupted):
-        compare(tiny, ["fixed", "fedaws"], 1, tmp_path / "parts", False, Watch(stop_after=12 + 7))
+        side_by_side(tiny, ["fixed", "fedaws"], 1, tmp_path / "parts", False, Watch(stop_after=12 + 7))
     watch = Watch()
-    parts = compare(tiny, ["fixed", "fedaws"], 1, tmp_path / "parts", True, watch)
+    parts = side_by_side(tiny, ["fixed", "fedaws"], 1, tmp_path / "parts", True, watch)
     assert watch.trained == [("fedaws-0", r) for r in range(8, 13)]  # nothing of `fixed`, the rest of `fedaws`
     for method in ("fixed", "fedaws"):
         assert [without_seconds(row) for row in parts[method][0]] == [without_seconds(row) for row in whole[method][0]]
@@ -58,29 +65,29 @@ def without_seconds(row: dict[str, float]) -> dict[str, float]:
 
 
 def test_a_finished_comparison_is_only_read(tiny: Config, tmp_path: Path) -> None:
-    first = compare(tiny, ["fixed"], 2, tmp_path, False, Watch())
+    first = side_by_side(tiny, ["fixed"], 2, tmp_path, False, Watch())
     watch = Watch()
-    assert compare(tiny, ["fixed"], 2, tmp_path, True, watch) == first
+    assert side_by_side(tiny, ["fixed"], 2, tmp_path, True, watch) == first
     assert watch.trained == []
 
 
 def test_another_method_can_be_added_to_a_comparison(tiny: Config, tmp_path: Path) -> None:
-    compare(tiny, ["fixed"], 1, tmp_path, False, Watch())
+    side_by_side(tiny, ["fixed"], 1, tmp_path, False, Watch())
     watch = Watch()
-    compare(tiny, ["fixed", "positive-only"], 1, tmp_path, True, watch)
+    side_by_side(tiny, ["fixed", "positive-only"], 1, tmp_path, True, watch)
     assert {run for run, _ in watch.trained} == {"positive-only-0"}
 
 
 def test_a_mistake_in_the_last_run_shows_before_the_first_one_starts(tiny: Config, tmp_path: Path) -> None:
     cfg = tiny.override(["method=fixed", "model.normalize=false", "spread.regularizer=nearest"])
     with pytest.raises(FedawsError, match="needs unit rows"):
-        compare(cfg, ["fixed", "fedaws"], 1, tmp_path, False, Watch())
+        side_by_side(cfg, ["fixed", "fedaws"], 1, tmp_path, False, Watch())
     assert not list(tmp_path.iterdir())
 
 
 def test_seeds_beyond_the_largest_are_refused(tiny: Config, tmp_path: Path) -> None:
     with pytest.raises(FedawsError, match="seed: got 2147483648"):
-        compare(tiny.override([f"seed={2**31 - 1}"]), ["fixed"], 2, tmp_path, False, Watch())
+        side_by_side(tiny.override([f"seed={2**31 - 1}"]), ["fixed"], 2, tmp_path, False, Watch())
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -89,7 +96,7 @@ def test_seeds_beyond_the_largest_are_refused(tiny: Config, tmp_path: Path) -> N
 def test_a_summary_has_mean_deviation_and_single_figures_of_the_last_round() -> None:
     last = (0.5, 0.7, 0.9)
     histories = {"fedaws": [[{"precision@1": 0.1}, {"precision@1": value, "round": 8}] for value in last]}
-    summary = summarize(histories)["fedaws"]
+    summary = Comparison(histories).summary["fedaws"]
     assert set(summary) == {"precision@1"}
     assert summary["precision@1"]["mean"] == pytest.approx(0.7)
     assert summary["precision@1"]["std"] == pytest.approx(statistics.stdev(last)) == pytest.approx(0.2)
@@ -97,7 +104,11 @@ def test_a_summary_has_mean_deviation_and_single_figures_of_the_last_round() -> 
 
 
 def test_one_seed_has_no_deviation() -> None:
-    assert summarize({"fixed": [[{"loss": 2.0}]]})["fixed"]["loss"] == {"mean": 2.0, "std": 0.0, "runs": [2.0]}
+    assert Comparison({"fixed": [[{"loss": 2.0}]]}).summary["fixed"]["loss"] == {
+        "mean": 2.0,
+        "std": None,
+        "runs": [2.0],
+    }
 
 
 @pytest.mark.parametrize("text", ["fedaws,fixed", " fedaws , fixed ,", "fedaws,fixed,fedaws"])

@@ -15,7 +15,7 @@ from fedaws.config import load, presets
 from fedaws.experiments.markdown import results_page
 from fedaws.experiments.paper_tables import Table, load_table, tables
 from fedaws.experiments.reproduce import Job, configured, plan, reproduce
-from fedaws.experiments.results import collect, merge, read_results, update
+from fedaws.experiments.results import collect, gather, merge, read_results, write_results
 from fedaws.experiments.sleec.settings import SleecConfig
 from fedaws.record.folder import RunFolder
 from fedaws.training.session import Interrupted
@@ -24,7 +24,7 @@ from helpers import refusal
 Cli = Callable[..., Any]
 Refused = Callable[..., str]
 
-DOCS = Path(__file__).parents[1] / "docs/results"
+DOCS = Path(__file__).parents[2] / "docs/results"
 
 # Two rows of one preset, 12 rounds of milliseconds; the second has a setting and a method less.
 SMALL = """
@@ -84,6 +84,12 @@ def ours(results: dict[str, Any], row: str = "plain", method: str = "fedaws") ->
 
 
 RUNS = Path("runs")
+
+
+def update(table: Table, out: Path, folder: Path) -> dict[str, Any]:
+    results = gather(table, out, folder)
+    write_results(results, folder)
+    return results
 
 
 # --- the paper's table ----------------------------------------------------------------------------------------------
@@ -149,6 +155,7 @@ def test_a_row_has_the_data_and_the_model_of_its_name(row: str) -> None:
 
 
 def test_every_committed_page_is_made_from_its_data() -> None:
+    assert len(list(DOCS.glob("table*.json"))) == 3
     for path in DOCS.glob("table*.json"):
         results = read_results(path)
         assert path.with_suffix(".md").read_text(encoding="utf-8") == results_page(results)
@@ -345,7 +352,7 @@ sleec = { clusters = 1, dims = 4, label_neighbors = 5, votes = 3 }
 [rows.elsewhere]
 preset = "sparse.toml"
 label = "not here"
-settings = ["data.name=amazon-670k"]
+settings = ["data.name=amazon-670k", "data.like=amazon-670k", "data.scale=1"]
 paper = { fixed = [4.3], sleec = [35.1] }
 """
 
@@ -487,10 +494,11 @@ def test_the_command_runs_all_prints_paper_and_ours_and_says_where_the_page_is(t
     assert err.splitlines()[-1] == "page: runs/small/small.md    figures: runs/small/small.json"
 
 
-def test_results_go_to_the_docs_where_there_are_docs(table: Table, cli: Cli) -> None:
-    Path("docs").mkdir()
+def test_results_go_beside_the_runs_unless_told_where(table: Table, cli: Cli) -> None:
+    Path("docs/results").mkdir(parents=True)  # somebody's own
     cli("reproduce", "small.toml", "--rows", "strong")
-    assert Path("docs/results/small.md").exists()
+    assert (RUNS / "small/small.md").exists()
+    assert not list(Path("docs/results").iterdir())
     cli("reproduce", "small.toml", "--rows", "strong", "--results", "elsewhere")
     assert Path("elsewhere/small.md").exists()
 
@@ -511,8 +519,29 @@ def test_show_runs_nothing_and_shows_what_there_is(table: Table, cli: Cli, monke
     monkeypatch.setattr(fedaws.experiments.reproduce, "train", None)
     code, out, _ = cli("reproduce", "small.toml", "--show")
     assert code == 0
+    assert "8 of 12" in out
     assert "unfinished" in out
-    assert "8 of 12 rounds, unfinished" in (RUNS / "small/small.md").read_text(encoding="utf-8")
+
+
+def test_show_writes_nothing_at_all(table: Table, cli: Cli) -> None:
+    Path("docs").mkdir()
+    run(plan(table, RUNS / "small", ["plain"], ["fedaws"]), stop_after=10)
+    before = sorted(Path().rglob("*"))
+    for args in ([], ["--json"], ["--results", "elsewhere"]):
+        assert cli("reproduce", "small.toml", "--show", *args).code == 0
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_show_shows_what_was_written_elsewhere(table: Table, cli: Cli) -> None:
+    run(plan(table, RUNS, ["plain"], ["fedaws"]))
+    update(table, RUNS, Path("results"))
+    told = cli("reproduce", "small.toml", "--show", "--json", "--out", "nowhere", "--results", "results").out
+    assert json.loads(told) == read_results(Path("results/small.json"))
+
+
+def test_a_setting_that_would_do_nothing_is_refused_before_anything_is_run(table: Table, refused: Refused) -> None:
+    assert "model.norm=group has no effect" in refused("reproduce", "small.toml", "-s", "model.norm=group")
+    assert not RUNS.exists()
 
 
 def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(

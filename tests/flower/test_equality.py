@@ -37,6 +37,11 @@ def assert_same_model(trial: Trial, reference: fedaws.Run) -> None:
         ["clients.weighting=examples", "clients.examples_per_step=all"],
         ["server.optimizer=adam", "server.lr=0.01", "server.momentum=0", "method=positive-only"],
         ["method=fixed", "server.average=0.5"],
+        ["train.enroll=0.5", "server.average=0.5"],
+        ["train.last_step=ridge"],
+        ["train.last_step=lda"],
+        ["method=agnostic"],
+        ["method=fixed-spread"],
     ],
     ids=lambda settings: " ".join(settings) or "preset",
 )

@@ -137,6 +137,43 @@ def test_too_few_nodes_end_the_run_with_one_line(trial: Callable[..., Trial]) ->
     assert "1 of 4 members online" in refusal(made.serve)
 
 
+def test_nodes_of_one_class_only_do_not_train(trial: Callable[..., Trial], tiny: Config) -> None:
+    made = trial(2, config=tiny.override(["data.classes=2"]))
+    made.node(1).online = False
+    line = refusal(made.serve)
+    assert "nodes of one class only are online" in line
+    assert "start node-1, or raise wait" in line
+    assert not RunFolder(made.place.run).checkpoints()
+
+
+def test_who_is_missing_is_said_while_the_first_round_waits(
+    trial: Callable[..., Trial], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    monkeypatch.setattr("fedaws.flower.strategy._SAY_EVERY", 0.1)
+    caplog.set_level(logging.INFO)
+    made = trial(4, wait=1.0)
+    made.node(1).online = False
+    made.node(3).online = False
+    made.serve()
+    said = [record.getMessage() for record in caplog.records if "waiting for" in record.getMessage()]
+    assert said
+    assert all(line.startswith("waiting for node-1, node-3: 2 of 4 online, ") for line in said)
+    assert "going on with 2 of 4 members, without node-1, node-3" in caplog.text
+
+
+def test_a_run_leaves_its_report(trial: Callable[..., Trial], tiny: Config) -> None:
+    made = trial(4, config=tiny.override(["train.rounds=1"]))
+    made.serve()
+    assert "<html" in (made.place.run / "report.html").read_text()
+
+
+def test_a_refused_run_leaves_no_folder(trial: Callable[..., Trial], tiny: Config) -> None:
+    made = trial(4, settings="method=softmax")
+    assert "not carried over Flower" in refusal(made.serve)
+    assert not made.place.run.exists()
+
+
 def test_rounding_does_not_raise_the_quorum(trial: Callable[..., Trial], tiny: Config) -> None:
     """14 of 25 are 56 %, but 0.56 · 25 is 14.000000000000002."""
     made = trial(25, config=tiny.override(["train.rounds=1"]), quorum=0.56)
@@ -166,8 +203,11 @@ def after_round(made: Trial, round_num: int, action: Callable[[], Any]) -> None:
     made.node(0).deliver = deliver
 
 
-def test_a_node_of_a_new_class_joins_and_the_run_can_be_resumed(trial: Callable[..., Trial]) -> None:
-    made = trial(4)
+@pytest.mark.parametrize("method", ["fedaws", "agnostic"])
+def test_a_node_of_a_new_class_joins_and_the_run_can_be_resumed(
+    trial: Callable[..., Trial], tiny: Config, method: str
+) -> None:
+    made = trial(4, config=tiny.override([f"method={method}"]))
     after_round(made, 5, lambda: add_member(made, 4))
     kill_in_round(made, 9)
     with pytest.raises(Killed):

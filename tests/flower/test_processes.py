@@ -14,7 +14,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from fedaws.flower.setup import Place
-from fedaws.flower.up import Cluster, Processes, cluster
+from fedaws.flower.up import Cluster, Processes, _Told, cluster
 from fedaws.record.folder import RunFolder
 from flower_trial import Trial
 from helpers import refusal
@@ -152,7 +152,29 @@ def test_a_node_that_dies_is_told_of_once(trial: Callable[..., Trial], monkeypat
         while found.processes.alive("node-1"):
             time.sleep(0.05)
         found.follow("1")
+    assert [line[:16] for line in said if line.startswith("round")] == ["round 12/12  los"]
     assert [line for line in said if "node-" in line] == [f"node-1 has ended; see {made.place.logs / 'node-1.log'}"]
+
+
+def test_whom_the_server_waits_for_is_said_while_it_waits(trial: Callable[..., Trial]) -> None:
+    made, said = trial(4), list[str]()
+    made.place.run.mkdir()
+    log = made.place.run / "server.log"
+    log.write_text("2026-01-01 00:00:00,000 WARNING of an earlier run\n")
+    told = _Told(made.place, said.append)
+    told.news()
+    with log.open("a") as file:
+        file.write("2026-01-01 00:00:15,000 INFO waiting for node-1: 3 of 4 online, 285 s left\n")
+        file.write("2026-01-01 00:00:15,000 INFO not for everybody\n2026-01-01 00:05:00,000 WARNING going on wi")
+    told.news()
+    with log.open("a") as file:
+        file.write("th 3 of 4 members, without node-1\n")
+    told.news()
+    told.news()
+    assert said == [
+        "waiting for node-1: 3 of 4 online, 285 s left",
+        "going on with 3 of 4 members, without node-1",
+    ]
 
 
 def test_a_federation_whose_folder_was_moved_runs_from_its_new_place(

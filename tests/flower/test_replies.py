@@ -1,5 +1,6 @@
 """Nothing crosses the edge unchecked."""
 
+import logging
 import math
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,6 @@ BAD: dict[str, st.SearchStrategy[RecordDict]] = {
         st.sampled_from([(2, 3), (6,), (3, 2, 1), (1, 3, 2)]).map(lambda s: good(weight=array(np.zeros(s)))),
         st.binary(max_size=60).filter(lambda b: len(b) != 20).map(lambda b: good(row=b)),
         st.sampled_from(["row", 3, 0.5]).map(lambda v: good(row=v)),
-        st.just(good(bias=Array("float32", (3,), "numpy.ndarray", BIAS.data + bytes(10_000)))),
         st.just(good(bias=Array("float32", (4,), "numpy.ndarray", BIAS.data))),
     ),
     "dtype": st.one_of(
@@ -120,6 +120,7 @@ BAD: dict[str, st.SearchStrategy[RecordDict]] = {
         st.integers(0, len(BIAS.data) - 1).map(lambda n: good(bias=cut(BIAS.data, n))),
         st.binary(max_size=200).map(lambda b: good(bias=Array("float32", (3,), "numpy.ndarray", b))),
         st.integers(1, 50).map(lambda n: good(bias=Array("float32", (3,), "numpy.ndarray", BIAS.data + bytes(n)))),
+        st.just(good(bias=Array("float32", (3,), "numpy.ndarray", BIAS.data + bytes(10_000)))),
     ),
     "not-finite": st.one_of(
         st.tuples(not_numbers, st.integers(0, 2)).map(lambda p: good(bias=array(np.eye(3)[p[1]] * 0 + p[0]))),
@@ -171,6 +172,40 @@ def test_generated_bad_replies_are_dropped_each_for_its_reason(kind: str) -> Non
     drop()
     assert set(counts) == {kind}
     assert counts[kind] >= 10_000 / len(BAD)
+
+
+def test_no_header_of_a_node_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parser's time and memory are the stranger's to choose; NumPy's own header is compared instead."""
+    for name in ("read_magic", "read_array_header_1_0", "read_array_header_2_0"):
+        monkeypatch.setattr(np.lib.format, name, lambda *_, **__: pytest.fail("a header was parsed"))
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)" + b"L " * 1990 + b"}\n"
+    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    assert reason(good(bias=Array("float32", (3,), "numpy.ndarray", header + bytes(12)))) == "bytes"
+    assert torch.equal(wire.read_reply(good(), EXPECTED).delta["a.bias"], torch.full((3,), -0.1))
+
+
+def test_an_array_in_fortran_order_is_read_as_it_was_meant() -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3).T / 100  # NumPy writes it column by column
+    found = wire.read_reply(good(weight=Array(values)), EXPECTED)
+    assert found.delta["a.weight"].tolist() == [pytest.approx(row) for row in ([0, 0.03], [0.01, 0.04], [0.02, 0.05])]
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b2J", "\x07", "\u202e", "\x00", "a\nWARNING: all is well"])
+def test_what_a_node_says_cannot_steer_the_terminal_that_shows_the_log(
+    trial: Callable[..., Trial],
+    tiny: Config,
+    hostile: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    made = trial(4, config=tiny.override(["train.rounds=1"]), deadline=5.0)
+    made.node(1).deliver = lambda message, honest: Message(Error(2, f"oh {hostile}"), reply_to=message)
+    made.node(2).deliver = answering(lambda content: RecordDict({**content, f"x{hostile}": content["metrics"]}))
+    made.serve()
+    lines = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
 
 
 Tamper = Callable[[Message], Message]

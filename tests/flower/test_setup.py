@@ -3,6 +3,7 @@
 import shutil
 import ssl
 import stat
+import subprocess
 import tomllib
 from collections.abc import Callable
 from io import BytesIO
@@ -22,6 +23,8 @@ from fedaws.flower.federation import read_federation
 from fedaws.flower.server_app import app
 from fedaws.flower.settings import run_settings
 from fedaws.flower.setup import create
+from fedaws.flower.strategy import FedAwS
+from fedaws.flower.up import Processes, register
 from helpers import refusal
 
 
@@ -49,7 +52,7 @@ def test_init_refuses_more_classes_than_clients(refused: Callable[..., str], tin
 
 def test_init_refuses_what_cannot_run_over_flower(refused: Callable[..., str], tiny_toml: Path) -> None:
     line = refused("flower", "init", "trial", "--clients", 4, "--config", tiny_toml, "-s", "method=softmax")
-    assert "over Flower use method=fedaws" in line
+    assert "method=softmax is not carried over Flower (rows: all); use method=fedaws" in line
     assert not Path("trial").exists()
 
 
@@ -112,6 +115,71 @@ def test_only_the_owner_can_look_into_the_folder(place: Any) -> None:
     assert stat.S_IMODE(place.root.stat().st_mode) == 0o700
 
 
+def test_an_empty_folder_that_others_could_look_into_is_closed(tmp_path: Path, tiny: Config) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    place = create(tmp_path / "open", tiny, 2, 2)
+    assert stat.S_IMODE(place.root.stat().st_mode) == 0o700
+
+
+def test_a_folder_with_other_things_that_others_can_look_into_is_refused(tmp_path: Path, tiny: Config) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    (tmp_path / "open" / "notes").touch()
+    assert "others can look into" in refusal(lambda: create(tmp_path / "open", tiny, 2, 2))
+    assert [path.name for path in (tmp_path / "open").iterdir()] == ["notes"]
+
+
+def test_a_federation_whose_data_are_on_the_nodes_is_made_without_any(cli: Callable[..., Any], tiny_toml: Path) -> None:
+    arguments = ("--clients", 3, "--classes", 2, "--no-data", "--example-shape", "1, 28,28", "--example-dtype", "uint8")
+    code, _, err = cli("flower", "init", "trial", "--config", tiny_toml, "-s", "data.name=nowhere.npz", *arguments)
+    assert code == 0, err
+    assert "fedaws flower register trial" in err
+    federation = read_federation(Path("trial/server/federation.toml"))
+    assert (federation.example_shape, federation.example_dtype, federation.test) == ((1, 28, 28), "uint8", None)
+    assert [m.class_id for m in federation.members] == [0, 0, 1]
+    assert {path.name for path in Path("trial/nodes/node-2").iterdir()} == {"key", "key.pub", "ca.crt"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--no-data",), "--example-shape: got 'nothing'"),
+        (("--no-data", "--example-shape", "28x28"), "wanted sizes, as in 64 or 1,28,28"),
+        (("--no-data", "--example-shape", "0"), "wanted sizes"),
+        (("--no-data", "--example-shape", "6", "--example-dtype", "int8"), "wanted float32 or uint8"),
+        (("--example-shape", "6"), "goes with --no-data"),
+    ],
+)
+def test_init_refuses_a_shape_that_is_none(
+    refused: Callable[..., str], tiny_toml: Path, arguments: tuple[str, ...], line: str
+) -> None:
+    assert line in refused("flower", "init", "trial", "--clients", 3, "--config", tiny_toml, *arguments)
+    assert not Path("trial").exists()
+
+
+def test_a_trial_without_examples_is_not_started(refused: Callable[..., str], tiny_toml: Path) -> None:
+    create(Path("trial"), Config(), 2, example_shape=(6,))
+    assert "put the examples of node-0 there" in refused("flower", "up", "trial")
+
+
+def test_register_tells_the_superlink_of_all_nodes_by_the_servers_own_files(
+    tmp_path: Path, tiny: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = create(tmp_path / "federation", tiny, 3, 3, ["server.example"])
+    shutil.rmtree(place.root / "nodes")  # each is on its own machine
+    asked: dict[str, str] = {}
+
+    def answered(self: Processes, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        assert home == place.home
+        assert arguments[:2] == ("supernode", "register")
+        asked[arguments[-1]] = Path(arguments[2]).read_text().strip()
+        code = 1 if arguments[-1] == "node-1" else 0
+        return subprocess.CompletedProcess(arguments, code, "", "Public key already in use")
+
+    monkeypatch.setattr(Processes, "flwr", answered)
+    assert [member.name for member in register(place.root)] == ["node-0", "node-1", "node-2"]
+    assert asked == {m.name: m.public_key for m in read_federation(place.federation).members}
+
+
 def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
     assert {p.name for p in place.node("node-2").iterdir()} == {"key", "key.pub", "ca.crt", "data.npz"}
     assert not {p.name for p in place.server.iterdir()} & {"ca.key", "key"}
@@ -119,7 +187,8 @@ def test_a_nodes_folder_holds_no_secret_of_another_machine(place: Any) -> None:
 
 def test_the_operators_settings_name_the_server_that_was_given(place: Any) -> None:
     found = tomllib.loads((place.home / "config.toml").read_text())["superlink"]
-    assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": str(place.authority)}
+    assert found[found["default"]] == {"address": "server.example:8000", "root-certificates": "server/ca.crt"}
+    assert (place.root / "server" / "ca.crt").exists()  # so that the folder may be copied anywhere
 
 
 def test_an_address_with_colons_is_told_from_its_port(tmp_path: Path, tiny: Config) -> None:
@@ -158,7 +227,7 @@ def test_flower_takes_the_app_folder(place: Any, folder: str) -> None:
     path = (place.app if folder == "trial" else example) / "pyproject.toml"
     config, warnings = load_and_validate(path)
     assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "fedaws.flower.server_app:app"
-    assert [w for w in warnings if "description" not in w and "license" not in w] == []
+    assert warnings == []
     run_settings(tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"])
 
 
@@ -187,10 +256,29 @@ def packed(folder: Path) -> set[str]:
         ({"deadlin": 3.0}, "deadlin"),
         ({"quorum": 0.0}, "quorum"),
         ({"clip-norm": -1.0}, "clip-norm"),
+        ({"settings": "name='tiny"}, "No closing quotation"),
+        ({"folder": "a\0b"}, "folder"),
+        ({"config": "\0.toml"}, "config"),
+        ({"federation": "\0"}, "federation"),
+        ({"deadline": "\x1b[2J" * 1000}, "deadline"),
     ],
 )
 def test_a_wrong_setting_is_one_line(given: dict[str, Any], line: str) -> None:
-    assert line in refusal(lambda: run_settings(given))
+    message = refusal(lambda: run_settings(given).loaded())
+    assert line in message
+    assert message.isprintable()
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("name", ["glas", "fedalc", "class-features"])
+def test_the_strategy_refuses_a_method_that_needs_facts_of_the_classes(tiny: Config, name: str) -> None:
+    config = tiny.override([f"method={name}"])
+    assert "the method needs the classes'" in refusal(lambda: FedAwS({"a": 0, "b": 1}, config=config))
+
+
+def test_the_strategy_takes_no_spread_that_the_configuration_would_not(tiny: Config) -> None:
+    unchecked = tiny.spread.model_copy(update={"weight": -1.0})
+    assert "spread.weight" in refusal(lambda: FedAwS({"a": 0, "b": 1}, config=tiny, spread=unchecked))
 
 
 def test_a_server_without_a_federation_does_not_start() -> None:

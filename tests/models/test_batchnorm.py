@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import fedaws
 from fedaws.config import Config
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
 from fedaws.models import build_encoder, by_batch_statistics, measured_statistics
 from fedaws.models.batchnorm import BatchNorm
@@ -66,7 +67,7 @@ def test_local_statistics_are_those_of_a_clients_own_batch() -> None:
     data, cfg = small_data(), small_config("batch-local", "train.rounds=1", "spread.weight=0", "data.augment=none")
     everyone = fedaws.train(data, config=cfg, reporter=silent())
     encoder = by_batch_statistics(build_encoder(cfg.model, (3, 8, 8), cfg.seed).eval())
-    plan = fedaws.runners.common.ClientData(cfg, data)
+    plan = fedaws.runners.common.ClientData(cfg, method_of(cfg), data)
     x = plan.examples(plan.draw(torch.tensor([1]), 0)).x[0, 0]
     W = fedaws.training.train.initial_state(cfg, data, encoder).W
     w = W[1].clone().requires_grad_()
@@ -99,5 +100,5 @@ def test_pooled_statistics_want_the_whole_cohort_in_one_step() -> None:
     )
 
 
-def silent(into: list[str] | None = None) -> fedaws.training.run.Reporter:
-    return fedaws.training.run.Reporter(on_warning=(into if into is not None else []).append)
+def silent(into: list[str] | None = None) -> fedaws.Reporter:
+    return fedaws.Reporter(on_warning=(into if into is not None else []).append)

@@ -12,15 +12,15 @@ import fedaws
 from fedaws import Config
 from fedaws.record.files import write_tensors
 from fedaws.record.folder import Facts, RunFolder
-from fedaws.types import ServerState
+from fedaws.types import Memory, ServerState
 from helpers import refusal
 
 FACTS = Facts(example_shape=(2,), example_dtype="float32")
 
 
-def state(round_num: int = 0, **slots: dict[str, torch.Tensor]) -> ServerState:
+def state(round_num: int = 0, **memories: Memory) -> ServerState:
     theta = {"a": torch.full((3, 2), float(round_num)), "b": torch.zeros(3)}
-    return ServerState(round_num, theta, torch.eye(4, 3) * (round_num + 1), slots=slots, loss=0.25)
+    return ServerState(round_num, theta, torch.eye(4, 3) * (round_num + 1), loss=0.25, **memories)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -113,17 +113,19 @@ def test_there_is_no_checkpoint_at_first(folder: RunFolder) -> None:
 
 
 def test_the_newest_checkpoint_comes_back_whole(folder: RunFolder) -> None:
-    slots = {"momentum": {"a": torch.ones(3, 2), "W": torch.ones(4, 3)}, "powers": {"a": torch.tensor(0.9)}}
+    optimizer = {"m/a": torch.ones(3, 2), "m_power": torch.tensor(0.9)}
     save(folder, state(5))
-    save(folder, state(7, **slots))
-    found = folder.load_checkpoint(state())
+    save(folder, state(7, optimizer=optimizer, row_optimizer={"m/W": torch.ones(4, 3)}))
+    start = {"m/a": torch.zeros(3, 2), "m_power": torch.tensor(1.0)}
+    found = folder.load_checkpoint(state(optimizer=start, row_optimizer={"m/W": torch.zeros(4, 3)}))
     assert found is not None
     loaded, facts = found
     assert (loaded.round_num, loaded.loss, facts.round) == (7, 0.25, 7)
     assert loaded.W.equal(torch.eye(4, 3) * 8)
     assert loaded.theta["a"].equal(torch.full((3, 2), 7.0))
-    assert loaded.slots["momentum"]["W"].equal(torch.ones(4, 3))
-    assert float(loaded.slots["powers"]["a"]) == pytest.approx(0.9)
+    assert loaded.row_optimizer["m/W"].equal(torch.ones(4, 3))
+    assert loaded.optimizer["m/a"].equal(torch.ones(3, 2))
+    assert float(loaded.optimizer["m_power"]) == pytest.approx(0.9)
 
 
 def test_the_two_newest_checkpoints_are_kept(folder: RunFolder) -> None:
@@ -155,7 +157,10 @@ BASE = state()
         (replace(BASE, theta={"a": BASE.theta["a"]}), "'theta/b' is missing"),
         (replace(BASE, theta={**BASE.theta, "c": torch.ones(1)}), "'theta/c' is torch.float32 (1,), wanted missing"),
         (replace(BASE, theta={**BASE.theta, "b": torch.zeros(2)}), "'theta/b' is torch.float32 (2,)"),
-        (state(momentum={"b": torch.zeros(2)}), "'slots/momentum/b' is torch.float32 (2,)"),
+        (
+            state(optimizer={"momentum/b": torch.zeros(2)}),
+            "'optimizer/momentum/b' is torch.float32 (2,), wanted missing",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(folder: RunFolder, other: ServerState, part: str) -> None:
@@ -177,12 +182,12 @@ def test_a_checkpoint_without_sound_facts_is_refused(folder: RunFolder, facts: d
 
 def test_a_run_is_finished_once_its_model_is_there(folder: RunFolder) -> None:
     assert not folder.finished
-    folder.save_model(state(3).theta, state(3).W, FACTS)
+    folder.save_model(state(3).theta, state(3).W, None, FACTS)
     assert folder.finished
 
 
 def test_the_model_holds_what_it_is_given_and_its_facts(folder: RunFolder) -> None:
-    folder.save_model(state(3).theta, state(3).W, FACTS)
+    folder.save_model(state(3).theta, state(3).W, None, FACTS)
     theta, W, facts, _ = folder.load_model()
     assert set(theta) == {"a", "b"}
     assert W.equal(torch.eye(4, 3) * 4)

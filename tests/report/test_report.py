@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,56 +20,17 @@ from fedaws.report.collect import collect, find_runs, grouped
 from fedaws.report.geometry import cosines
 from fedaws.report.page import make_page, write_report
 from fedaws.training.session import Interrupted
+from report_pages import Page, page_of, runs_of
 
 Cli = Callable[..., Any]
-VOID = {"meta", "link", "img", "input", "br", "line", "circle", "rect", "path", "polyline", "polygon"}
-
-
-class Page(HTMLParser):
-    """A page taken apart; tags that do not close are told."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.data = ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] == ["script"]:
-            self.data = self.data or data  # the first script is the data
-        elif self.open[-1:] != ["style"]:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        return [a for t, a in self.seen if t == tag and attributes.items() <= a.items()]
-
-
-def page_of(*paths: Path) -> Page:
-    return Page(make_page(collect(paths)))
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory, tiny: Config) -> Path:
     folder = tmp_path_factory.mktemp("comparison")
-    compare(tiny, ["positive-only", "fedaws", "softmax"], 2, folder, False, lambda cfg: Reporter())
+    compare(
+        ["positive-only", "fedaws", "softmax"], config=tiny, seeds=2, folder=folder, reporter=lambda cfg: Reporter()
+    )
     return folder
 
 
@@ -108,19 +68,6 @@ def test_methods_are_told_by_name_with_their_figures(comparison: Path) -> None:
     text = page_of(comparison).text
     assert f"softmax oracle all of W {mean:.1f} ± {spread:.1f} %" in text
     assert "positive-only Baseline-1" in text
-
-
-def runs_of(tmp_path: Path, **precisions: list[float]) -> Path:
-    """Runs of these methods (seeds 0, 1, …) with nothing but settings and a last row."""
-    for name, values in precisions.items():
-        for seed, value in enumerate(values):
-            folder = RunFolder(tmp_path / f"{name}-{seed}")
-            method, _, weight = name.replace("_", "-").partition("-at-")
-            folder.create(Config().override([f"method={method}", f"seed={seed}", f"spread.weight={weight or 10}"]))
-            folder.metrics_file.write_text(
-                json.dumps({"round": 9, "precision@1": value, "max_cosine": 1 - value}) + "\n"
-            )
-    return tmp_path
 
 
 def test_the_answer_comes_first_fedaws_beside_the_others(tmp_path: Path) -> None:
@@ -294,7 +241,7 @@ def test_a_client_of_an_oracle_over_sampled_classes_is_sent_their_rows(tiny: Con
 def test_runs_that_differ_only_in_their_seed_are_one_group(comparison: Path) -> None:
     found = collect([comparison])
     assert {group.label: len(group.runs) for group in found.groups} == {"fedaws": 2, "positive-only": 2, "softmax": 2}
-    assert grouped([]) == []
+    assert grouped([], []) == []
 
 
 def test_the_runs_below_a_folder_are_found_also_two_levels_down(comparison: Path, tmp_path: Path) -> None:
@@ -335,7 +282,7 @@ def test_a_report_that_fails_does_not_fail_the_training(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fedaws.cli.common.write_report", broken)
+    monkeypatch.setattr("fedaws.report.page.write_report", broken)
     code, out, err = cli("train", tiny_toml, "--out", "run", "--json")
     assert code == 0
     assert json.loads(out)["report"] is None
@@ -449,7 +396,7 @@ def test_no_axis_has_half_a_round(run: Path) -> None:
 def test_a_run_over_flower_does_not_say_that_it_came_from_python(tiny: Config, tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 4
     fedaws.train(fedaws.from_arrays(x, y), config=tiny, folder=tmp_path)
-    assert "given in Python" in page_of(tmp_path).text
+    assert "Data data of your own, 4 classes" in page_of(tmp_path).text
     line = {"round": 1, "asked": 2, "replies": 2, "answered": ["node-0", "node-1"]}
     (tmp_path / "participants.jsonl").write_text(json.dumps(line) + "\n")
     text = page_of(tmp_path).text
@@ -535,7 +482,7 @@ def test_whatever_a_file_says_stays_text(tiny: Config, tmp_path: Path) -> None:
     line = {"round": 1, "asked": 2, "replies": 1, "answered": [NASTY], "dropped": {NASTY + "2": NASTY}}
     (folder / "participants.jsonl").write_text(json.dumps(line) + "\n")
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"round": 13, NASTY: 1.0, "loss": NASTY}) + "\n" + NASTY + "\n")
+        file.write(json.dumps({"round": 13, NASTY: 1.0, "loss": NASTY, "round_seconds": 2.0}) + "\n" + NASTY + "\n")
     page = page_of(folder)
     assert len(page.all("script")) == 2
     assert not [a for _, a in page.seen if "onerror" in a]

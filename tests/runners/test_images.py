@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import fedaws
 from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.core.algorithm import run_round
+from fedaws.core.methods import method_of
 from fedaws.data.federated import as_input
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner

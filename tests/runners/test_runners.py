@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from fedaws.config import ClientsConfig, Config, ModelConfig, ServerConfig, TrainConfig
-from fedaws.core.algorithm import run_round
+from fedaws.core.aggregate import aggregate
+from fedaws.core.algorithm import broadcast, run_round
+from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
 from fedaws.errors import FedawsError
 from fedaws.models import build_encoder
@@ -53,7 +57,7 @@ def assert_same(a: ServerState, b: ServerState) -> None:
     assert a.loss == pytest.approx(b.loss, abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["fedaws", "positive-only", "fixed", "softmax", "contrastive", "fedavg"])
+@pytest.mark.parametrize("method", ["fedaws", "positive-only", "fixed", "softmax", "contrastive", "triplet", "fedavg"])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("examples", [4, "all"])
 def test_pooled_stacked_and_serial_agree_after_20_rounds(method: str, weighting: str, examples: int | str) -> None:
@@ -101,6 +105,33 @@ def test_convolutions_agree_too() -> None:
     assert_same(train(data, encoder, config("stacked", "fedaws", clients), 5), serial)
 
 
+@pytest.mark.parametrize("method", ["fedaws", "softmax"])
+@pytest.mark.parametrize("block", ["auto", 3])
+def test_pooled_stacked_and_serial_agree_on_weights_that_the_server_gives(method: str, block: int | str) -> None:
+    data, clients = make_data(), ClientsConfig(examples_per_step=4, lr=0.1, weighting="examples")
+    encoder = build_encoder(ModelConfig(embedding_dim=8, hidden=(16,)), (10,), seed=0)
+    theta = {k: v.detach() for k, v in encoder.named_parameters()}
+    state = ServerState(0, theta, F.normalize(torch.randn(6, 8, generator=rng(1)), dim=1), data.class_of)
+    omega = torch.tensor([0.5, 4.0, 0.1, 1.0, 2.0, 0.4])  # of a sum of 8, unlike n_i and unlike each other
+    sent = replace(broadcast(state, data.available, method == "softmax"), weights=omega)
+    totals = {}
+    for runner in ("serial", "pooled", "stacked"):
+        cfg = config(runner, method, clients, block)
+        updates = list(make_runner(cfg, method_of(cfg), data, encoder)(sent))
+        assert torch.cat([update.weights for update in updates]).equal(omega)
+        totals[runner] = aggregate(state, updates)
+        if runner == "serial":
+            for k in theta:  # one client an update: the mean by hand
+                mean = sum(w * update.delta[k] for w, update in zip(omega, updates, strict=True)) / 8
+                torch.testing.assert_close(totals["serial"].delta[k], mean, atol=1e-6, rtol=0)
+    for other in (totals["pooled"], totals["stacked"]):
+        assert other.loss == pytest.approx(totals["serial"].loss, abs=1e-6)
+        torch.testing.assert_close(other.rows, totals["serial"].rows, atol=1e-5, rtol=0)
+        torch.testing.assert_close(other.shared, totals["serial"].shared, atol=1e-6, rtol=0)
+        for k in theta:
+            torch.testing.assert_close(other.delta[k], totals["serial"].delta[k], atol=1e-6, rtol=0)
+
+
 def test_a_local_step_is_the_papers_line_7() -> None:
     # One client, one step, by hand: θ − η∇, (w − η∇)/‖·‖ with g = x/‖x‖·sign: a 1×1 linear encoder in 2 dimensions.
     data = from_arrays([[1.0, 0.0], [0.0, 1.0]], [0, 1])
@@ -137,7 +168,8 @@ def test_rounds_keep_no_graph_and_no_growing_state() -> None:
     for runner in ("serial", "pooled", "stacked"):
         state = train(data, encoder, config(runner, "fedaws", clients), 3)
         assert not any(t.requires_grad for t in [state.W, *state.theta.values()])
-        assert set(state.slots) == {"momentum"}
+        assert state.optimizer.keys() == {f"momentum/{k}" for k in state.theta}
+        assert not state.row_optimizer | state.tables | state.spread | state.weighting | state.average
 
 
 class WithIdleWeight(nn.Module):

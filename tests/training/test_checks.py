@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedaws import Config, FederatedData, from_arrays
+from fedaws.core.methods import method_of
 from fedaws.models import build_encoder
 from fedaws.training.checks import check_setup, check_weights
 from fedaws.types import ServerState
@@ -22,7 +23,7 @@ def check(data: FederatedData, *settings: str, encoder: nn.Module | None = None)
     def no_warning(message: str) -> None:
         pytest.fail(message)
 
-    check_setup(cfg, data, encoder, no_warning)
+    check_setup(cfg, method_of(cfg), data, encoder, no_warning)
 
 
 @pytest.mark.parametrize("shape", [(12,), (8, 8)])

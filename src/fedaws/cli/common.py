@@ -1,22 +1,48 @@
 """What the commands share: their options, how they end, what they print at last."""
 
 import json as json_module
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from fedaws import config as configuration
 from fedaws.cli import console
+from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.report.page import write_report
 
 REPORT = "report.html"
+_EXTRAS = {
+    "flwr": "flower",
+    "cryptography": "flower",
+    "psutil": "flower",
+    "tensorboard": "tensorboard",
+    "faiss": "index",
+    "PIL": "images",
+}
+"""Modules that not everybody has, and the extra that brings them."""
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="PRESET|FILE.toml",
+        help="A preset (see `fedaws presets`) or a TOML file.",
+        autocompletion=configuration.presets,
+    ),
+]
 Settings = Annotated[
-    list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "-s",
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting (see `fedaws settings`); repeatable.",
+        autocompletion=lambda: [f"{key}=" for key in configuration.settings()],
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
@@ -28,6 +54,13 @@ def user_errors() -> Iterator[None]:
         yield
     except FedawsError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        _fail(
+            f"{error.name} is not installed; pip install 'fedaws[{extra}]', or in a clone: pip install -e '.[{extra}]'"
+        )
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}")
@@ -50,8 +83,37 @@ def print_error(message: str) -> None:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
 
 
+def configured(source: str, settings: Sequence[str] | None) -> Config:
+    """The configuration that a command is to run; what would do nothing is refused.
+
+    A preset that is given other data does not keep the name of its own.
+    """
+    before = configuration.load(source)
+    cfg = before.override(settings or [])
+    if source in configuration.presets() and cfg.name == before.name and cfg.data.name != before.data.name:
+        cfg = cfg.with_(name=name_of_data(cfg))
+    configuration.check_effects(cfg)
+    return cfg
+
+
+def name_of_data(cfg: Config) -> str:
+    """What a run on these data is called: by the file or folder, if they are the user's own.
+
+    >>> name_of_data(Config(data={"name": "images", "root": "photos/my faces!"}))
+    'my faces-'
+    >>> name_of_data(Config(data={"name": "some/place.npz"})), name_of_data(Config(data={"name": "cifar10"}))
+    ('place', 'cifar10')
+    """
+    in_folder = cfg.data.name in ("images", "xc") and cfg.data.root
+    name = Path(cfg.data.root or "").resolve().name if in_folder else Path(cfg.data.name).name.removesuffix(".npz")
+    plain = re.sub(r"[^\w .+-]", "-", name)[:100]
+    return plain if re.match(r"\w", plain) else f"data{plain}"[:100]
+
+
 def reported(folder: Path) -> str | None:
     """Write the report beside the runs; hours of training do not end with an error for the sake of a picture."""
+    from fedaws.report.page import write_report
+
     try:
         return str(write_report([folder], folder / REPORT))
     except Exception as error:

@@ -1,21 +1,19 @@
-"""What a person sees: progress, warnings, tables."""
+"""What a person sees while a run goes on: progress and messages."""
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Column
 
-from fedaws.core.methods import role_of
-from fedaws.experiments.compare import Histories, summarize
-from fedaws.experiments.markdown import COLUMNS, Results, result_lines
-from fedaws.record.journal import Metrics
-from fedaws.training.session import Reporter
+if TYPE_CHECKING:
+    from fedaws.training.session import Reporter  # and with it torch, which takes seconds
 
 out = Console()
 err = Console(stderr=True)
@@ -47,7 +45,7 @@ class Stop:
 
 
 @contextmanager
-def progress(stop: Stop) -> Iterator[Callable[[str], Reporter]]:
+def progress(stop: Stop) -> Iterator[Callable[[str], "Reporter"]]:
     """Makes a reporter per run, by its label: live bars on a terminal, plain lines elsewhere."""
     with stop.listening():
         if err.is_interactive and err.file.isatty():  # rich takes FORCE_COLOR in a log for a terminal
@@ -78,7 +76,9 @@ class _Pace:
         self.start(0, 0)
 
     def start(self, done: int, total: int) -> None:
-        self.began, self.first, self.total = time.monotonic(), done, total
+        self.began = time.monotonic()
+        self.first = done
+        self.total = total
 
     @property
     def seconds(self) -> float:
@@ -87,19 +87,24 @@ class _Pace:
     def rate(self, done: int) -> float:
         return (done - self.first) / max(self.seconds, 1e-9)
 
-    def line(self, label: str, metrics: Metrics) -> str:
+    def line(self, label: str, metrics: dict[str, Any]) -> str:
         """All of it for a log."""
-        done, figures = metrics["round"], _figures(metrics, metrics["loss"])
+        done = metrics["round"]
         rate = self.rate(done)
+        figures = _figures(metrics, metrics["loss"])
         line = f"{label}  round {done}/{self.total}  {rate:.3g} rounds/s  {figures}"
         return line if done == self.total else f"{line}  {(self.total - done) / max(rate, 1e-9):.0f} s left"
 
 
-def _bar_reporter(bar: Progress, label: str, stop: Stop) -> Reporter:
+def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
     """A bar while the run goes on, and a line at its end: a terminal may have fewer rows than there are runs."""
+    from fedaws.training.session import Reporter
+
     room = max(8, err.width - 62)
     task = bar.add_task(escape(label[:room]), total=None, rate="", figures="")
-    pace, latest, drawn = _Pace(), Metrics(), 0.0
+    pace = _Pace()
+    latest: dict[str, Any] = {}
+    drawn = 0.0
 
     def on_start(done: int, rounds: int) -> None:
         pace.start(done, rounds)
@@ -109,11 +114,12 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> Reporter:
         nonlocal drawn
         if pace.seconds - drawn < 0.2:  # drawing is dearer than a small round
             return
-        drawn, rate = pace.seconds, pace.rate(done)
+        drawn = pace.seconds
+        rate = pace.rate(done)
         rate_text = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
         bar.update(task, completed=done, rate=rate_text, figures=_figures(latest, loss))
 
-    def on_metrics(metrics: Metrics) -> None:
+    def on_metrics(metrics: dict[str, Any]) -> None:
         latest.update(metrics)
         bar.update(task, completed=metrics["round"], figures=_figures(latest, metrics["loss"]))
         if metrics["round"] == pace.total:
@@ -123,10 +129,13 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> Reporter:
     return Reporter(on_start, on_round, on_metrics, warn, stop)
 
 
-def _line_reporter(label: str, stop: Stop) -> Reporter:
-    pace, printed = _Pace(), -60.0
+def _line_reporter(label: str, stop: Stop) -> "Reporter":
+    from fedaws.training.session import Reporter
 
-    def on_metrics(metrics: Metrics) -> None:
+    pace = _Pace()
+    printed = -60.0
+
+    def on_metrics(metrics: dict[str, Any]) -> None:
         nonlocal printed
         if pace.seconds - printed < 2 and metrics["round"] < pace.total:  # a log wants few lines
             return
@@ -136,7 +145,7 @@ def _line_reporter(label: str, stop: Stop) -> Reporter:
     return Reporter(on_start=pace.start, on_metrics=on_metrics, on_warning=warn, should_stop=stop)
 
 
-def _figures(metrics: Metrics, loss: float) -> str:
+def _figures(metrics: dict[str, Any], loss: float) -> str:
     figures = f"loss {loss:.3g}"
     if "precision@1" in metrics:
         figures += f"  P@1 {100 * metrics['precision@1']:.1f} %  max cos {metrics['max_cosine']:+.2f}"
@@ -153,45 +162,7 @@ def say(message: str) -> None:
     err.print(escape(message), highlight=False, soft_wrap=True)
 
 
-def comparison_table(histories: Histories, title: str) -> Table:
-    """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
-    seeds = len(next(iter(histories.values())))
-    caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
-    table = Table(title=escape(title), caption=caption)
-    table.add_column("method")
-    table.add_column("")
-    for name in ("precision@1 (%)", "largest cosine", "separation"):
-        table.add_column(name, justify="right")
-    for method, measures in summarize(histories).items():
-        shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
-        cells = [_mean_and_spread(measures[name], factor, form, seeds) for name, factor, form in shown]
-        table.add_row(method, role_of(method), *cells)
-    return table
-
-
-def _mean_and_spread(values: dict[str, float], factor: float, form: str, seeds: int) -> str:
-    mean = format(factor * values["mean"], form)
-    return mean if seeds == 1 else f"{mean} ± {format(factor * values['std'], form)}"
-
-
-def results_table(results: Results, rows: Sequence[str], methods: Sequence[str]) -> Table:
-    """The paper's figures and ours side by side, for these rows and methods."""
-    table = Table(title=escape(results["title"]), caption="percent; with several seeds mean ± standard deviation")
-    for name in COLUMNS:
-        table.add_column(
-            name, justify="right" if name in ("paper", "ours", "time") else "left", no_wrap=name != "rounds"
-        )
-    for row in (results["rows"][name] for name in rows):
-        table.add_row(f"[bold]{escape(row['label'])}")
-        for method, *cells in result_lines(results, row, methods):
-            table.add_row(f"  {method}", *map(escape, cells))
-        table.add_section()
-    return table
-
-
-def metrics_table(metrics: dict[str, float], title: str) -> Table:
-    """Name and value of every measure."""
-    table = Table(title=escape(title), show_header=False, min_width=len(title))
-    for name, value in metrics.items():
-        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
-    return table
+def say_if(name: str, place: object) -> None:
+    """Where something lies, if it was made."""
+    if place is not None:
+        say(f"{name}: {place}")

@@ -1,17 +1,14 @@
 """`fedaws flower …`: a federation's files, and a trial of it on this machine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedaws import config as configuration
 from fedaws.cli import console
-from fedaws.cli.common import Json, Settings, print_json, reported, user_errors
+from fedaws.cli.common import Json, Settings, configured, print_json, reported, user_errors
+from fedaws.cli.tables import metrics_table
 from fedaws.errors import FedawsError
-from fedaws.record.folder import RunFolder
 
 app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode="rich")
 
@@ -24,17 +21,44 @@ def init_command(
     source: Annotated[str, typer.Option("--config", metavar="PRESET|FILE.toml", help="The run.")] = "digits-flower",
     settings: Settings = None,
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeatable.")] = None,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="The examples are on the nodes already; read and deal out none.")
+    ] = False,
+    example_shape: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="With --no-data: the shape of one example, as in 1,28,28.")
+    ] = None,
+    example_dtype: Annotated[str, typer.Option(help="With --no-data: float32, or uint8 for bytes.")] = "float32",
     same_rows: Annotated[
         bool, typer.Option("--same-rows", help="Start W as `fedaws train` does, from the seed; nodes could compute it.")
     ] = False,
 ) -> None:
     """Write what a federation needs: certificates, keys, who is who, and a data split for a trial on this machine."""
-    with user_errors(), _flower_extra():
-        from fedaws.flower.setup import create  # noqa: PLC0415 - nothing else needs Flower
+    with user_errors():
+        from fedaws.flower.setup import create
 
-        cfg = configuration.load(source).override(settings or [])
-        place = create(folder, cfg, clients, classes, host or (), **{"secret-rows": not same_rows})
-        console.say(f"{clients} nodes in {place.root}; try them on this machine with: fedaws flower up {folder}")
+        cfg = configured(source, settings)
+        shape = _shape(no_data, example_shape, example_dtype)
+        place = create(
+            folder, cfg, clients, classes, host or (), shape, example_dtype, **{"secret-rows": not same_rows}
+        )
+        nodes = f"{clients} nodes in {place.root}"
+        if no_data:
+            console.say(
+                f"{nodes}; give each machine its folder, start the SuperLink, then: fedaws flower register {folder}"
+            )
+        else:
+            console.say(f"{nodes}; try them on this machine with: fedaws flower up {folder}")
+
+
+@app.command("register", epilog="Example: fedaws flower register trial")
+def register_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the server's part of a federation.")],
+) -> None:
+    """Tell the SuperLink that flwr/config.toml names which nodes there are, with their names and public keys."""
+    with user_errors():
+        from fedaws.flower.up import register
+
+        console.say(f"{len(register(folder))} nodes registered; start theirs, and then a run: flwr run")
 
 
 @app.command("up", epilog="Example: fedaws flower up trial")
@@ -42,25 +66,31 @@ def up_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
 ) -> None:
     """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
-    with user_errors(), _flower_extra():
-        from fedaws.flower.up import up  # noqa: PLC0415 - nothing else needs Flower
+    with user_errors():
+        from fedaws.flower.up import up
+        from fedaws.record.folder import RunFolder
 
-        last, run = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}, folder / "run"
+        last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
+        run = folder / "run"
         report = reported(run)
         if json:
             cfg = RunFolder(run).config()
             told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
             print_json({**told, "folder": str(run), "report": report})
         else:
-            console.out.print(console.metrics_table(last, f"{run}"))
-            console.say(f"report: {report}")
+            console.out.print(metrics_table(last, f"{run}"))
+            console.say_if("report", report)
 
 
-@contextmanager
-def _flower_extra() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
-            raise
-        raise FedawsError("Flower is not installed; install it: pip install 'fedaws[flower]'") from None
+def _shape(no_data: bool, text: str | None, dtype: str) -> tuple[int, ...] | None:
+    """The shape of an example where the data are on the nodes; None where they are here."""
+    if not no_data:
+        if text is not None:
+            raise FedawsError("--example-shape goes with --no-data; otherwise the data show their shape")
+        return None
+    sizes = [part.strip() for part in (text or "").split(",")]
+    if not all(size.isascii() and size.isdigit() and 0 < int(size) < 2**31 for size in sizes):
+        raise FedawsError(f"--example-shape: got {text or 'nothing'!r:.40}; wanted sizes, as in 64 or 1,28,28")
+    if dtype not in ("float32", "uint8"):
+        raise FedawsError(f"--example-dtype: got {dtype!r:.40}; wanted float32 or uint8")
+    return tuple(map(int, sizes))

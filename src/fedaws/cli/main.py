@@ -5,36 +5,31 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import resources
+from importlib import metadata
 from itertools import count
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.table import Table
 
 from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
-from fedaws.cli.common import REPORT, Json, Settings, print_error, print_json, reported, user_errors
+from fedaws.cli.common import REPORT, Json, Settings, Source, configured, print_error, print_json, reported, user_errors
+from fedaws.cli.settings import described, settings_page
+from fedaws.cli.suggest import suggest
+from fedaws.cli.tables import comparison_table, metrics_table, results_table, text_table
 from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.experiments.compare import compare as run_comparison
-from fedaws.experiments.compare import parse_methods, summarize
-from fedaws.experiments.paper_tables import choose, load_table
-from fedaws.experiments.reproduce import Job, plan, reproduce
-from fedaws.experiments.results import read_results, update
-from fedaws.record.files import write_text
-from fedaws.record.folder import RunFolder
-from fedaws.report.page import write_report
-from fedaws.training.run import load
-from fedaws.training.session import Interrupted, Reporter
-from fedaws.training.train import train
 
+if TYPE_CHECKING:
+    from fedaws.experiments.reproduce import Job
+    from fedaws.training.session import Reporter
+
+# What needs torch, matplotlib or scikit-learn is imported inside the commands: help is there at once.
 app = typer.Typer(
     name="fedaws",
     help="Federated learning with only positive labels (FedAwS, ICML 2020).",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -42,11 +37,23 @@ app.add_typer(cli_flower.app, name="flower")
 
 RUNS = Path("runs")
 
-Source = Annotated[
-    str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (see `fedaws presets`) or a TOML file.")
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; by default a new one below runs/.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or with the newest such one.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedaws {metadata.version('fedaws')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedaws_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Federated learning with only positive labels (FedAwS, ICML 2020)."""
 
 
 @app.command("train", epilog="Example: fedaws train digits -s spread.weight=100 --out runs/first")
@@ -55,7 +62,10 @@ def train_command(
 ) -> None:
     """Train one model."""
     with user_errors():
-        cfg = configuration.load(source).override(settings or [])
+        cfg = configured(source, settings)
+        from fedaws.record.folder import RunFolder
+        from fedaws.training.train import train
+
         stop = console.Stop()
         with (
             _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
@@ -71,10 +81,8 @@ def train_command(
             told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
             print_json({**told, "folder": str(folder), "report": report})
         else:
-            console.out.print(
-                console.metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds")
-            )
-            console.say(f"report: {report}")
+            console.out.print(metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds"))
+            console.say_if("report", report)
             console.say(f"saved in {folder}")
 
 
@@ -90,33 +98,37 @@ def compare_command(
 ) -> None:
     """Train several methods and show them side by side, as the paper's tables do."""
     with user_errors():
+        cfg = configured(source, settings)
+        from fedaws.experiments.compare import compare, parse_methods
+        from fedaws.experiments.plots import plot_comparison
+        from fedaws.record.files import write_text
+
         names = parse_methods(methods)
-        cfg = configuration.load(source).override(settings or [])
-        stop, done, total = console.Stop(), 0, len(names) * seeds
+        stop = console.Stop()
+        done = 0
+        total = len(names) * seeds
         with (
             _folder(f"{cfg.name}-compare", out, resume) as folder,
             _interruptible(stop, f"--resume --out {folder}"),
             console.progress(stop) as reporter,
         ):
 
-            def numbered(one: Config) -> Reporter:
+            def numbered(one: Config) -> "Reporter":
                 nonlocal done
                 done += 1
                 return reporter(f"{done}/{total} {one.method}, seed {one.seed}")
 
-            histories = run_comparison(cfg, names, seeds, folder, resume, numbered)
-        summary = {"methods": summarize(histories), "rounds": cfg.train.rounds, "seeds": seeds}
+            found = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
+        summary = {"methods": found.summary, "rounds": cfg.train.rounds, "seeds": seeds}
         write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
-        from fedaws.experiments.plots import plot_comparison  # noqa: PLC0415 - nothing else need wait for matplotlib
-
-        plot_comparison(histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        plot_comparison(found.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
         report = reported(folder)
         if json:
             print_json(summary | {"folder": str(folder), "report": report})
         else:
-            console.out.print(console.comparison_table(histories, f"{cfg.name}, {cfg.train.rounds} rounds"))
+            console.out.print(comparison_table(summary, f"{cfg.name}, {cfg.train.rounds} rounds"))
             console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
-            console.say(f"report: {report}")
+            console.say_if("report", report)
 
 
 @app.command("evaluate", epilog="Example: fedaws evaluate runs/first --json")
@@ -125,6 +137,8 @@ def evaluate_command(
 ) -> None:
     """Measure a saved model on its test set."""
     with user_errors():
+        from fedaws.training.run import load
+
         loaded = load(run)
         measures = loaded.evaluate()
         if loaded.metrics:
@@ -132,7 +146,7 @@ def evaluate_command(
         if json:
             print_json({"method": loaded.config.method, **measures})
         else:
-            console.out.print(console.metrics_table(measures, f"{run}"))
+            console.out.print(metrics_table(measures, f"{run}"))
 
 
 @app.command("report", epilog="Example: fedaws report runs/digits-compare-1 && open runs/digits-compare-1/report.html")
@@ -149,6 +163,8 @@ def report_command(
     with user_errors():
         if out is None and len(runs) > 1:
             raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
+        from fedaws.report.page import write_report
+
         print(write_report(runs, out or runs[0] / REPORT))
 
 
@@ -165,7 +181,7 @@ def tensorboard_command(
     with user_errors():
         if out is None and len(runs) > 1:
             raise FedawsError(f"{len(runs)} folders have no one place for their events; name it: -o DIR")
-        from fedaws.report.tensorboard import export  # noqa: PLC0415 - nothing else needs TensorBoard
+        from fedaws.report.tensorboard import export
 
         target = out or runs[0] / "tensorboard"
         for notice in export(runs, target):
@@ -173,18 +189,47 @@ def tensorboard_command(
         print(target)
 
 
-@app.command("presets", epilog="Example: fedaws presets")
-def presets_command(json: Json = False) -> None:
-    """List the experiments that come with the package."""
+@app.command("presets", epilog="Example: fedaws presets --labels 5000 --rows 200000")
+def presets_command(
+    labels: Annotated[
+        int | None, typer.Option(min=2, help="Suggest one for so many labels of sparse examples …")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="… and so many training rows.")] = None,
+    json: Json = False,
+) -> None:
+    """List the experiments that come with the package; with --labels and --rows, suggest one for data of your own."""
     with user_errors():
-        about = {name: _first_comment(name) for name in configuration.presets()}
-        if json:
-            print_json(about)
+        if (labels is None) != (rows is None):
+            raise FedawsError("--labels and --rows belong together; give both, as in --labels 5000 --rows 200000")
+        if labels and rows:
+            suggestion = suggest(labels, rows)
+            print_json(suggestion._asdict()) if json else print(suggestion.text)
             return
-        table = Table("preset", "what it is")
-        for name, text in about.items():
-            table.add_row(name, text)
-        console.out.print(table)
+        about = {
+            name: configuration.preset_text(name).partition("\n")[0].strip("# ") for name in configuration.presets()
+        }
+        print_json(about) if json else console.out.print(text_table(["preset", "what it is"], about.items()))
+
+
+@app.command("settings", epilog="Example: fedaws settings spread.weight")
+def settings_command(
+    key: Annotated[
+        str | None,
+        typer.Argument(metavar="KEY", help="A setting or a table.", autocompletion=lambda: [*configuration.settings()]),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print all as the page docs/settings.md.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what can be set: every setting's meaning, default and range."""
+    with user_errors():
+        chosen = described(key)
+        if json:
+            print_json({setting.key: setting._asdict() for setting in chosen})
+        elif markdown:
+            print(settings_page(), end="")
+        else:
+            rows = [[part.replace("`", "") for part in setting] for setting in chosen]
+            console.out.print(text_table(["setting", "default", "wanted", "what it does"], rows))
 
 
 @app.command("reproduce", epilog="Example: fedaws reproduce table1 --rows cifar10-resnet8 --methods fedaws,softmax")
@@ -200,33 +245,38 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/TABLE by default.")] = None,
     results: Annotated[
         Path | None,
-        typer.Option(help="Folder of data, page and plots; docs/results if there is a docs, else that of the runs."),
+        typer.Option(help="Folder of data, page and plots; that of the runs by default."),
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what there is.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing, write nothing: show what there is.")] = False,
     json: Json = False,
 ) -> None:
     """Run a table of the paper, or go on with it, and set ours beside the paper's."""
     with user_errors():
-        table = load_table(source)
-        chosen = (
-            choose(list(table.rows), rows, "row", table.name),
-            choose(table.methods, methods, "method", table.name),
-        )
-        out = out or RUNS / table.name
-        place = results or (Path("docs/results") if Path("docs").is_dir() else out)
-        jobs = [] if show else plan(table, out, *chosen, seeds, rounds, settings or [])
-        read_results(place / f"{table.name}.json")  # a file that cannot be used shows before the hours, not after
-        stop, begun = console.Stop(), 0
+        from fedaws.experiments.paper_tables import choose, load_table
+        from fedaws.experiments.reproduce import plan, reproduce
+        from fedaws.experiments.results import gather, write_results
 
-        def numbered(job: Job) -> Reporter:
+        table = load_table(source)
+        chosen_rows = choose(list(table.rows), rows, "row", table.name)
+        chosen_methods = choose(table.methods, methods, "method", table.name)
+        out = out or RUNS / table.name
+        place = results or out
+        jobs = [] if show else plan(table, out, chosen_rows, chosen_methods, seeds, rounds, settings or [])
+        found = gather(table, out, place)  # a file that cannot be used shows before the hours, not after
+        stop = console.Stop()
+        begun = 0
+
+        def numbered(job: "Job") -> "Reporter":
             nonlocal begun
             begun += 1
             return reporter(f"{begun}/{len(jobs)} {job.label}")
 
         def changed() -> None:
-            found = update(table, out, place)
+            nonlocal found
+            found = gather(table, out, place)
+            write_results(found, place)
             if stop() or begun < len(jobs):
-                console.err.print(console.results_table(found, *chosen))
+                console.err.print(results_table(found, chosen_rows, chosen_methods))
 
         with _interruptible(stop, "the same command"), console.progress(stop) as reporter:
             missing = reproduce(jobs, numbered, changed)
@@ -234,12 +284,14 @@ def reproduce_command(
             raise FedawsError("; ".join(missing.values()))
         for message in missing.values():
             console.warn(f"left out: {message}")
-        found = update(table, out, place)
+        if not show:
+            write_results(found, place)
         if json:
             print_json(found)
         else:
-            console.out.print(console.results_table(found, *chosen))
-            console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
+            console.out.print(results_table(found, chosen_rows, chosen_methods))
+            if not show:
+                console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
 
 
 # click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
@@ -254,10 +306,14 @@ def main() -> None:
         command = error.ctx.command_path if error.ctx else "fedaws"
         print_error(f"{error.format_message()} (see {command} --help)")
         sys.exit(2)
+    except typer.Abort:  # Ctrl-C outside of any command
+        sys.exit(130)
 
 
 @contextmanager
 def _interruptible(stop: console.Stop, how: str) -> Iterator[None]:
+    from fedaws.training.session import Interrupted
+
     try:
         yield
     except Interrupted as stopped:
@@ -296,14 +352,11 @@ def _new_folder(stem: str) -> Path:
 
 
 def _resumable(path: Path, cfg: Config | None) -> bool:
+    from fedaws.record.folder import RunFolder
+
     if cfg is None:  # a comparison
         return not (path / "compare.json").exists()
     try:
         return RunFolder(path).config() == cfg and not RunFolder(path).finished
     except FedawsError:
         return False
-
-
-def _first_comment(preset: str) -> str:
-    text = (resources.files("fedaws.presets") / f"{preset}.toml").read_text(encoding="utf-8")
-    return text.splitlines()[0].removeprefix("#").strip()

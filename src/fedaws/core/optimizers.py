@@ -121,8 +121,14 @@ def from_torch(factory: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> 
                 optimizer.state[leaf] = kept
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * lr
-        with torch.enable_grad():
-            optimizer.step()
+        try:
+            with torch.enable_grad():
+                optimizer.step()
+        except TypeError:
+            raise FedawsError(
+                f"torch.optim.{type(optimizer).__name__} cannot step by a gradient alone (it wants a closure); "
+                "take another torch.optim class"
+            ) from None
         states = zip(names, leaves, strict=True)
         found = {
             f"{key}/{name}": _kept(key, value) for name, leaf in states for key, value in optimizer.state[leaf].items()

@@ -37,6 +37,7 @@ class BatchPlan:
     def __init__(self, data: FederatedData, cfg: ClientsConfig, seed: int) -> None:
         starts, counts = data.starts.cpu(), data.num_examples.cpu()
         self._key = hash64(seed, "batches")
+        self._first_client = data.first_client
         self._steps = cfg.local_steps
         most = max(1, int(counts.max()))
         self._batch = most if cfg.examples_per_step == "all" else min(cfg.examples_per_step, most)
@@ -76,7 +77,7 @@ class BatchPlan:
         self._epoch[clients] = epoch
         segment = torch.arange(len(clients)).repeat_interleave(counts)
         offset = torch.arange(len(segment)) - (counts.cumsum(0) - counts)[segment]
-        hashes = hash_tensor(self._key, clients[segment], epoch[segment], offset)
+        hashes = hash_tensor(self._key, clients[segment] + self._first_client, epoch[segment], offset)
         order = ((segment << 40) | hashes).argsort()  # within each segment by hash
         start = starts[segment]
         self._order[start + offset] = start + offset[order]

@@ -35,6 +35,7 @@ class FederatedData:
     label_weights: Tensor | None = None  # [classes] 1 / propensity of a label, for label sets
     tested_on: TestedOn = "test"  # what x_test is: examples of its own, held out of the training ones, or these again
     class_facts: ClassFacts | None = None  # what the server may know of the classes
+    first_client: int = 0  # the number from which the first client here draws its batches: a node has only itself
 
     @property
     def example_shape(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.errors import FedawsError
+from fedaws.evaluate.model import REMOVED
 from fedaws.evaluate.precision import Ranking
 
 _TRAINING = 64  # rows for each cell that k-means sees
@@ -41,8 +42,9 @@ class ClassIndex:
         self._index.nprobe = min(probes, self.cells)
         asked = F.pad(embeddings, (0, 1), value=1.0) if self._shifted else embeddings  # (g, 1) · (w, −shift)
         scores, classes = self._index.search(_array(asked), min(k, self.num_classes))
-        found = torch.from_numpy(classes).to(embeddings.device)
-        return Ranking(found, torch.from_numpy(scores).to(embeddings.device).masked_fill_(found < 0, -torch.inf))
+        found, values = (torch.from_numpy(array).to(embeddings.device) for array in (classes, scores))
+        found = found.masked_fill(values <= REMOVED / 2, -1)
+        return Ranking(found, values.masked_fill_(found < 0, -torch.inf))
 
 
 def _array(rows: Tensor) -> Any:

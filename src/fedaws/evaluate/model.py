@@ -19,6 +19,9 @@ _CACHE = 4_000_000
 _SPARSE = 1024
 """Numbers that a sparse example is taken for: what its layers make of it, not the few that it has."""
 
+REMOVED = -1e30
+"""The bias of a removed class: no example overcomes it, and being finite it can be saved."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -45,8 +48,9 @@ class Model:
             return torch.cat(list(workers.map(embed_block, x.split(size))))
 
     def rank(self, embeddings: Tensor, k: int) -> Ranking:
-        """The k best classes of each embedding and their scores."""
-        return rank(embeddings, self.W, k, self.shift)
+        """The k best classes of each embedding and their scores; a removed class is never among them."""
+        known = len(self.W) if self.bias is None else int((self.bias > REMOVED).sum())
+        return rank(embeddings, self.W, min(k, known), self.shift)
 
     @cached_property
     def shift(self) -> Tensor | None:

@@ -1,33 +1,58 @@
 """Several methods and seeds side by side: the runs, their means, and where they lie."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaws.config import Config, parse
-from fedaws.core.methods import method_names
+from torch import nn
+
+from fedaws.config import Config
+from fedaws.core.method import Method
+from fedaws.core.methods import method_names, method_of
+from fedaws.data import FederatedData
 from fedaws.errors import FedawsError
+from fedaws.evaluate import Measure
 from fedaws.record.journal import Metrics
 from fedaws.training.session import Reporter
 from fedaws.training.train import train
+from fedaws.training.warm_start import Start
 
-SHOWN = (
-    "precision@1",
-    "precision@3",
-    "precision@5",
-    "psp@1",
-    "psp@3",
-    "psp@5",
-    "loss",
-    "min_separation",
-    "max_cosine",
-    "positive_radius",
-    "error_bound",
-)
+_BOOKKEEPING = {"round", "seconds"}
+"""Numbers in a row of metrics that are no measures."""
 
-Histories = dict[str, list[list[Metrics]]]
-"""Method → one list of metric rows per seed."""
+
+@dataclass(frozen=True)
+class Comparison:
+    """What methods came to.
+
+    Attributes
+    ----------
+    histories
+        Method → one list of metric rows per seed.
+    """
+
+    histories: dict[str, list[list[Metrics]]]
+
+    @property
+    def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Mean, standard deviation (of one run none) and single figures of the last round, per method and measure."""
+        return {
+            method: {
+                name: _statistics([rows[-1][name] for rows in runs]) for name in runs[0][-1] if name not in _BOOKKEEPING
+            }
+            for method, runs in self.histories.items()
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for method, measures in self.summary.items():
+            value = measures["precision@1"]
+            spread = "" if value["std"] is None else f" ± {100 * value['std']:.1f}"
+            lines.append(f"{method}: precision@1 {100 * value['mean']:.1f}{spread} %")
+        return "\n".join(lines)
 
 
 def parse_methods(text: str) -> list[str]:
@@ -44,28 +69,70 @@ def parse_methods(text: str) -> list[str]:
 
 
 def compare(
-    cfg: Config, methods: Sequence[str], seeds: int, folder: Path, resume: bool, reporter: Callable[[Config], Reporter]
-) -> Histories:
-    """Train every method with every seed, each in a folder of its own below `folder`."""
-    first = cfg.seed
+    methods: Sequence[str | Method],
+    data: FederatedData | None = None,
+    encoder: nn.Module | None = None,
+    config: Config | None = None,
+    *,
+    seeds: int = 1,
+    start: Start | None = None,
+    measures: Mapping[str, Measure] | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    reporter: Callable[[Config], Reporter] = lambda _: Reporter(),
+) -> Comparison:
+    """Train several methods with the same data, encoder and settings.
+
+    Parameters
+    ----------
+    methods
+        Names of the package's methods, or methods of your own.
+    data, encoder, config, start, measures
+        As in :func:`fedaws.train`. Every run starts from a copy of the encoder.
+    seeds
+        Runs for each method, with `config.seed` and the numbers after it.
+    folder
+        Where the runs are recorded, each in a folder of its own below it; `fedaws report FOLDER` shows them together.
+    resume
+        Go on with what is there.
+    reporter
+        Makes a reporter for each run, from its configuration.
+
+    Returns
+    -------
+    Comparison
+        The metrics of every run and their means.
+    """
+    cfg = config or Config()
     # All of them before the first run: a mistake in the last one shows at once.
-    configs = [parse(cfg.model_dump() | {"method": m, "seed": s}) for m in methods for s in range(first, first + seeds)]
-    histories: Histories = {}
-    for one in configs:
-        place = folder / f"{one.method}-seed{one.seed}"
-        run = train(config=one, folder=place, resume=resume, reporter=reporter(one))
+    jobs = [
+        (cfg.with_(method=method if isinstance(method, str) else method.name, seed=seed), method)
+        for method in methods
+        for seed in range(cfg.seed, cfg.seed + seeds)
+    ]
+    names = [one.method for one, _ in jobs[::seeds]]
+    if len(set(names)) < len(names):
+        raise FedawsError(f"two methods have one name, of {', '.join(names)}; give each a name of its own")
+    for one, method in jobs:
+        if isinstance(method, str):
+            method_of(one)
+    histories: dict[str, list[list[Metrics]]] = {}
+    for one, method in jobs:
+        run = train(
+            data,
+            deepcopy(encoder),
+            one,
+            method=None if isinstance(method, str) else method,
+            start=start,
+            measures=measures,
+            folder=None if folder is None else Path(folder) / f"{one.method}-seed{one.seed}",
+            resume=resume,
+            reporter=reporter(one),
+        )
         histories.setdefault(one.method, []).append(run.metrics)
-    return histories
-
-
-def summarize(histories: Histories) -> dict[str, dict[str, dict[str, Any]]]:
-    """Mean, standard deviation and single figures of the last round, per method and measure."""
-    return {
-        method: {name: _statistics([rows[-1][name] for rows in runs]) for name in SHOWN if name in runs[0][-1]}
-        for method, runs in histories.items()
-    }
+    return Comparison(histories)
 
 
 def _statistics(values: list[float]) -> dict[str, Any]:
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    spread = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "std": spread, "runs": values}

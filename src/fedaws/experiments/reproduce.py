@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaws import config as configuration
-from fedaws.config import Config
+from fedaws.config import Config, check_effects
 from fedaws.errors import FedawsError, MissingData
 from fedaws.experiments.paper_tables import SLEEC, Table
 from fedaws.experiments.sleec.settings import SleecConfig
@@ -49,7 +49,8 @@ def plan(
         for row in rows:
             for method in (m for m in methods if m in table.rows[row].paper):
                 cfg = configured(table, row, method, rounds, settings)
-                cfg = cfg.override([f"seed={cfg.seed + number}"])
+                cfg = cfg.with_(seed=cfg.seed + number)
+                check_effects(cfg)
                 place = out / row / f"{method}-seed{cfg.seed}"
                 label = f"{row} {method}, seed {cfg.seed}"
                 if method == SLEEC:

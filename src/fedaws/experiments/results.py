@@ -20,10 +20,14 @@ from fedaws.record.made_with import MADE_WITH
 from fedaws.training.checks import COLLAPSED
 
 
-def update(table: Table, out: Path, folder: Path) -> Results:
-    """Bring the results in `folder` (data, page, plots) up to what lies in the run folders below `out`."""
-    path = folder / f"{table.name}.json"
-    results = merge(read_results(path), collect(table, out))
+def gather(table: Table, out: Path, folder: Path) -> Results:
+    """The results that were written to `folder`, brought up to what lies in the run folders below `out`."""
+    return merge(read_results(folder / f"{table.name}.json"), collect(table, out))
+
+
+def write_results(results: Results, folder: Path) -> None:
+    """Write data, page and plots."""
+    path = folder / f"{results['table']}.json"
     text = json.dumps(results, indent=2, ensure_ascii=False)
     # A point of a curve on one line, not on four.
     text = re.sub(r"\[([^][{}]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
@@ -35,7 +39,6 @@ def update(table: Table, out: Path, folder: Path) -> Results:
         curves = {m: cell["ours"]["curve"] for m, cell in row["methods"].items() if "curve" in (cell["ours"] or {})}
         if curves and results["plots"]:
             plot_curves(curves, folder / plot_name(results, name), row["label"], results["measures"][0])
-    return results
 
 
 def read_results(path: Path) -> Results:

@@ -11,6 +11,7 @@ import os  # noqa: E402 - the imports are what is timed
 from contextlib import suppress  # noqa: E402
 from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -18,14 +19,18 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from fedaws.config import Config  # noqa: E402
+from fedaws.core.method import Method  # noqa: E402
 from fedaws.core.methods import method_of  # noqa: E402
 from fedaws.data.federated import FederatedData, as_features  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
 from fedaws.flower import wire  # noqa: E402
 from fedaws.models.build import build_encoder, evaluating, trainable  # noqa: E402
 from fedaws.runners.serial import serial  # noqa: E402
-from fedaws.types import Broadcast  # noqa: E402
+from fedaws.runners.sums import ask_sums  # noqa: E402
+from fedaws.types import Broadcast, Params  # noqa: E402
+
+if TYPE_CHECKING:
+    from fedaws.flower.settings import Settings
 
 app = ClientApp()
 """What `[tool.flwr.app.components]` names as `clientapp = "fedaws.flower.client_app:app"`."""
@@ -35,11 +40,16 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """The local steps of a round. A node's `--node-config` has `data`, the path of its examples, and its `class-id`."""
     asked = wire.read_order(message.content)
-    own_class = context.node_config.get("class-id")
-    if own_class is not None and str(own_class) != str(asked.class_id):
-        raise FedawsError(f"this node has class {own_class}, the server takes it for class {asked.class_id}")
-    x = _examples(context, asked.client)
-    return trained(message, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+    x = _own_examples(context, asked)
+    return _answered(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+
+
+@app.query("sums")
+def tell_sums(message: Message, context: Context) -> Message:
+    """The last question: how many examples, the sum of their embeddings and, if asked for, the second moment."""
+    asked = wire.read_sums_order(message.content)
+    x = _own_examples(context, asked)
+    return _summed(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
 
 
 @app.query()
@@ -49,23 +59,45 @@ def who(message: Message, context: Context) -> Message:
     return Message(RecordDict({"own": own}), reply_to=message)
 
 
-def trained(message: Message, x: Tensor, encoder: nn.Module) -> Message:
-    """The reply to a train message, with examples x [n, …] and an encoder of one's own."""
-    started, asked = time.perf_counter(), wire.read_order(message.content)
-    cfg, client = asked.config, torch.tensor([asked.client])
+def trained(message: Message, x: Tensor, encoder: nn.Module, method: Method | None = None) -> Message:
+    """The reply to a train message, with examples x [n, …], an encoder and perhaps a method of one's own."""
+    return _answered(message, wire.read_order(message.content), x, encoder, method)
+
+
+def summed(message: Message, x: Tensor, encoder: nn.Module) -> Message:
+    """The reply to the last question (`@app.query("sums")`), with examples and an encoder of one's own."""
+    return _summed(message, wire.read_sums_order(message.content), x, encoder)
+
+
+def _answered(
+    message: Message, asked: wire.Order, x: Tensor, encoder: nn.Module, method: Method | None = None
+) -> Message:
+    started = time.perf_counter()
+    theta = _theta(asked, x, encoder)
+    with evaluating(encoder):
+        method = method or method_of(asked.config)
+        run_clients = serial(asked.config, method, _one_client(x, asked.client), encoder)
+        (update,) = run_clients(Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num))
+    compute = time.perf_counter() - started
+    content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), _startup(compute), compute)
+    return Message(content, reply_to=message)
+
+
+def _summed(message: Message, asked: wire.SumsOrder, x: Tensor, encoder: nn.Module) -> Message:
+    theta = _theta(asked, x, encoder)
+    with evaluating(encoder):
+        sums = ask_sums(encoder, _one_client(x, asked.client))(theta, asked.gram)
+    return Message(wire.sums_reply(sums), reply_to=message)
+
+
+def _theta(asked: wire.Order | wire.SumsOrder, x: Tensor, encoder: nn.Module) -> Params:
     try:
-        theta = wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
+        return wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
     except wire.Rejected as error:
         shape = tuple(x.shape[1:])
         raise FedawsError(
             f"the server's θ is not for this node's encoder, nor examples of shape {shape}: {error}"
         ) from None
-    with evaluating(encoder):
-        run_clients = serial(cfg, method_of(cfg), _one_client(x, asked.client, asked.class_id), encoder)
-        (update,) = run_clients(Broadcast(client, theta, asked.row[None], asked.round_num))
-    compute = time.perf_counter() - started
-    content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), _startup(compute), compute)
-    return Message(content, reply_to=message)
 
 
 def _startup(since: float) -> float:
@@ -79,13 +111,19 @@ def _startup(since: float) -> float:
     return max(0.0, max(imports, age) - since)
 
 
-def _one_client(x: Tensor, client: int, class_id: int) -> FederatedData:
-    """A federation in which the other clients are empty: batches are drawn from the client's number, as simulated."""
-    starts = torch.zeros(client + 2, dtype=torch.int64)
-    starts[-1] = len(x)
-    y = torch.full((len(x),), class_id)
-    class_of = torch.full((client + 1,), class_id)
-    return FederatedData(x, y, starts, class_of, class_id + 1, x[:0], y[:0])
+def _one_client(x: Tensor, client: int) -> FederatedData:
+    """A federation of this client and its class alone, whose batches are drawn from its number, as simulated."""
+    y = torch.zeros(len(x), dtype=torch.int64)
+    starts = torch.tensor([0, len(x)])
+    return FederatedData(x, y, starts, torch.tensor([0]), 1, x[:0], y[:0], first_client=client)
+
+
+def _own_examples(context: Context, asked: wire.Order | wire.SumsOrder) -> Tensor:
+    """The node's examples, once it is known that the question is for its class."""
+    own_class = context.node_config.get("class-id")
+    if own_class is not None and str(own_class) != str(asked.class_id):
+        raise FedawsError(f"this node has class {own_class}, the server takes it for class {asked.class_id}")
+    return _examples(context, asked.client)
 
 
 def _examples(context: Context, client: int) -> Tensor:
@@ -94,7 +132,7 @@ def _examples(context: Context, client: int) -> Tensor:
     if path is None:
         return _simulated(context, client)
     try:
-        with np.load(Path(str(path)).expanduser(), allow_pickle=False) as archive:
+        with np.load(os.path.expanduser(str(path)), allow_pickle=False) as archive:
             return as_features(archive["x"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FedawsError(f"cannot read the examples in {path}: {error}; wanted an .npz file with an array x") from None
@@ -106,13 +144,13 @@ def _simulated(context: Context, client: int) -> Tensor:
     settings = run_settings(context.run_config)
     if not settings.trust_claims:
         raise FedawsError("this node has no examples; start it with --node-config 'data=\"FILE.npz\"'")
-    data = _loaded(settings.loaded())
+    data = _loaded(settings)
     assert isinstance(data.x, Tensor)  # the server refuses all else
     return data.x[int(data.starts[client]) : int(data.starts[client + 1])]
 
 
 @lru_cache(maxsize=1)  # a simulation's process is many clients, one after the other
-def _loaded(cfg: Config) -> FederatedData:
+def _loaded(settings: "Settings") -> FederatedData:
     from fedaws.data.load import load_data  # noqa: PLC0415
 
-    return load_data(cfg)
+    return load_data(settings.loaded())

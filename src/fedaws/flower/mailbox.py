@@ -2,25 +2,26 @@
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Thread
+from typing import Self, TypeVar
 
 import httpx
-from flwr.app import Message, Metadata
+from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
-from fedaws.flower import wire
 from fedaws.flower.federation import Member
-from fedaws.flower.wire import Expected, Limits, Rejected, Reply
-from fedaws.types import ServerState
+from fedaws.flower.wire import Limits, Rejected, printable
 
 _LOG = logging.getLogger("flwr")
-_LOOKS = 50  # for replies, a second, over all messages: what a SuperLink bears beside its nodes
+_AT_ONCE = 16  # looks for replies: each waits for the SuperLink's answer, so a slow one is asked less often
+_STALLED = 2.0  # seconds after which a look does not count among these
+_TICK = 0.05  # seconds
 
+Answer = TypeVar("Answer")
 Found = list[Message] | BaseException | None
 """Replies to a message; why there are none; or None for replies that are not to it."""
 
@@ -43,6 +44,7 @@ class Mailbox:
     asked: list[Asked] = field(default_factory=list)  # in this round,
     answers: dict[str, str | None] = field(default_factory=dict)  # by the node's name: None, or why it was dropped
     rejected: Counter[str] = field(default_factory=Counter)  # bad replies by reason, over the run
+    _looking: dict[int, float] = field(default_factory=dict)  # nodes that a thread looks for, since when
 
     def open_round(self) -> None:
         """Forget the round before."""
@@ -57,107 +59,173 @@ class Mailbox:
         return 2 * self.deadline + 60
 
     def collect(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send, and gather the replies that come before the deadline.
-
-        Each message has a thread that looks for its reply: one whose upload stalls keeps Flower waiting for minutes,
-        and one that Flower cannot even unpack must not take the others with it.
-        """
-        waiting, replies = self._sent(grid, messages), list[Message]()
-        found, over, end = SimpleQueue[tuple[str, Found]](), Event(), time.monotonic() + self.deadline
-        pause = max(self.poll, len(waiting) / _LOOKS)
-        for message_id in waiting:
-            # A daemon: what has stalled ends with the process, and nobody waits for it.
-            Thread(target=_look, args=(grid, message_id, found, over, pause), daemon=True).start()
-        with suppress(Empty):
-            while waiting:
-                message_id, reply = found.get(timeout=max(0.0, end - time.monotonic()))
+        """Send, and gather the replies that come before the deadline."""
+        nodes = self._sent(grid, messages)
+        names = self._names()
+        waiting = set(nodes)
+        replies = list[Message]()
+        end = time.monotonic() + self.deadline
+        with _Lookers(grid, nodes, self.poll, self._looking) as lookers:
+            while waiting and (news := lookers.news(end)):
+                message_id, reply = news
                 if isinstance(reply, httpx.TransportError) or not isinstance(reply, Exception | list | None):
-                    over.set()
                     raise reply
+                if reply is None:
+                    self._drop(None, "unasked", "it came for another message than the one it answers")
+                    continue
+                waiting.remove(message_id)
                 if isinstance(reply, Exception):
-                    self._drop(message_id, "bytes", f"Flower cannot unpack it: {type(reply).__name__}: {reply!s:.80}")
-                    waiting.remove(message_id)
-                elif reply is None:
-                    self._drop("", "unasked", "it came for another message than the one it answers")
+                    why = f"Flower cannot unpack it: {type(reply).__name__}: {reply!s:.80}"
+                    self._drop(names.get(message_id), "bytes", why)
                 else:
                     replies += reply
-                    waiting.remove(message_id)
-        over.set()
-        for message_id in waiting:
-            self._drop(message_id, "late", f"no reply in {self.deadline:g} s")
+        for message_id in nodes:
+            if message_id in waiting:
+                self._drop(names.get(message_id), "late", f"no reply in {self.deadline:g} s")
         return replies
 
-    def _sent(self, grid: Grid, messages: list[Message]) -> list[str]:
-        """The ids of the messages that the SuperLink took."""
+    def _sent(self, grid: Grid, messages: list[Message]) -> dict[str, int]:
+        """The messages that the SuperLink took: their ids, and the nodes that they went to."""
         try:
-            taken = list(grid.push_messages(messages))
+            taken = set(grid.push_messages(messages))
         except httpx.HTTPStatusError as error:  # the round will be tried again
             _LOG.warning("the SuperLink answers %d", error.response.status_code)
-            taken = []
+            taken = set()
+        names = self._names()
+        sent = dict[str, int]()
         for message in messages:
-            if message.metadata.message_id not in taken:
-                self._drop(message.metadata.message_id, "failed", "the SuperLink did not take the message for it")
-        return [message_id for message_id in taken if message_id]
+            message_id = message.metadata.message_id
+            if message_id and message_id in taken:
+                sent[message_id] = message.metadata.dst_node_id
+            else:
+                self._drop(names.get(message_id), "failed", "the SuperLink did not take the message for it")
+        return sent
 
-    def good(self, replies: Iterable[Message], state: ServerState, unit_rows: bool) -> dict[int, Reply]:
-        """The good replies by client number."""
-        asked, good = {a.metadata.message_id: a for a in self.asked}, dict[int, Reply]()
+    def _names(self) -> dict[str, str]:
+        """Who was asked by which message."""
+        return {asked.metadata.message_id: asked.member.name for asked in self.asked}
+
+    def good(self, replies: Iterable[Message], read: Callable[[RecordDict, Member], Answer]) -> dict[int, Answer]:
+        """The good replies by client number; `read` raises what is wrong with one."""
+        asked = {a.metadata.message_id: a for a in self.asked}
+        good = dict[int, Answer]()
         for message in replies:
-            message_id = message.metadata.reply_to_message_id
+            found = asked.get(message.metadata.reply_to_message_id)
+            name = None if found is None else found.member.name
             try:
-                found = asked.get(message_id)
                 if found is None:
                     raise Rejected("unasked", "it answers no message of this round")
                 if found.member.client in good:
                     raise Rejected("replayed", "its client has answered already")
-                good[found.member.client] = self._read(message, found, state, unit_rows)
+                _check_sender(message, found)
+                good[found.member.client] = read(message.content, found.member)
                 self.answers[found.member.name] = None
             except Rejected as error:
-                self._drop(message_id, error.reason, str(error))
+                self._drop(name, error.reason, str(error))
             except Exception as error:  # whatever else a stranger's records do to their readers
-                self._drop(message_id, "bytes", f"unreadable: {type(error).__name__}: {error!s:.80}")
+                self._drop(name, "bytes", f"unreadable: {type(error).__name__}: {error!s:.80}")
         return good
 
-    def _read(self, message: Message, asked: Asked, state: ServerState, unit_rows: bool) -> Reply:
-        if message.has_error():  # of a lost node the SuperLink tells, in its own name
-            raise Rejected("failed", f"code {message.error.code}: {message.error.reason!s:.200}")
-        if message.metadata.src_node_id != asked.metadata.dst_node_id:
-            raise Rejected("sender", f"node {message.metadata.src_node_id} answers for another")
-        expected = Expected(
-            round_num=state.round_num,
-            client=asked.member.client,
-            class_id=asked.member.class_id,
-            theta=state.theta,
-            row_size=state.W.shape[1],
-            unit_rows=unit_rows,
-            limits=self.limits,
-        )
-        return wire.read_reply(message.content, expected)
-
-    def _drop(self, message_id: str, reason: str, detail: str) -> None:
-        names = [a.member.name for a in self.asked if a.metadata.message_id == message_id]
+    def _drop(self, name: str | None, reason: str, detail: str) -> None:
         self.rejected[reason] += 1
-        for name in names:
+        if name is not None:
             self.answers.setdefault(name, reason)  # a replay does not undo the answer
-        _LOG.warning("dropped a reply of %s: %s", names[0] if names else "somebody", " ".join(detail.split()))
+        _LOG.warning("dropped a reply of %s: %s", name or "somebody", printable(detail))
 
 
-def _look(grid: Grid, message_id: str, found: SimpleQueue[tuple[str, Found]], over: Event, pause: float) -> None:
-    """Look for the reply to one message until it is there or the round is over."""
-    while not over.is_set():
+def _check_sender(message: Message, asked: Asked) -> None:
+    if message.has_error():  # of a lost node the SuperLink tells, in its own name
+        raise Rejected("failed", f"code {message.error.code}: {message.error.reason!s:.200}")
+    if message.metadata.src_node_id != asked.metadata.dst_node_id:
+        raise Rejected("sender", f"node {message.metadata.src_node_id} answers for another")
+
+
+class _Lookers:
+    """A few threads that look for the replies to any number of messages, one message a look.
+
+    One a look: a reply whose upload stalls keeps Flower waiting for minutes, and one that Flower cannot unpack takes
+    all others of the same look with it. A stalled look has its thread to itself and another takes its place; while it
+    lasts its node is not looked for again, also in later rounds, so that a node costs one thread at most.
+    """
+
+    def __init__(self, grid: Grid, nodes: dict[str, int], poll: float, looking: dict[int, float]) -> None:
+        self._grid = grid
+        self._nodes = nodes  # by message id
+        self._poll = poll
+        self._looking = looking  # node → since when; shared with the rounds before
+        self._due = deque(nodes)  # of this sweep
+        self._later = list[str]()  # of the next one
+        self._began = time.monotonic()
+        self._next: float | None = None  # when the next sweep begins
+        self._orders = SimpleQueue[str | None]()
+        self._found = SimpleQueue[tuple[str, Found]]()
+        self._threads = 0
+        self._in_flight = set[str]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _thread in range(self._threads):
+            self._orders.put(None)
+
+    def news(self, end: float) -> tuple[str, Found] | None:
+        """What was found next; None once it is too late."""
+        while True:
+            now = time.monotonic()
+            self._hand_out(now)
+            try:
+                message_id, reply = self._found.get(timeout=max(0.0, min(end - now, _TICK)))
+            except Empty:
+                if now >= end:
+                    return None
+                continue
+            if reply == []:
+                self._later.append(message_id)
+            else:
+                return message_id, reply
+
+    def _hand_out(self, now: float) -> None:
+        """Give the threads what is due, sweep after sweep; while nothing comes, half of the time."""
+        if not self._due and self._next is None:
+            self._next = now + max(self._poll, now - self._began)
+        if self._next is not None and now >= self._next:
+            self._due.extend(self._later)
+            self._later.clear()
+            self._began = now
+            self._next = None
+        free = _AT_ONCE - sum(now - since < _STALLED for since in list(self._looking.values()))
+        for _look in range(min(free, len(self._due))):
+            message_id = self._due.popleft()
+            if self._nodes[message_id] in self._looking:  # since an earlier round
+                self._later.append(message_id)
+                continue
+            self._looking[self._nodes[message_id]] = now
+            self._in_flight.add(message_id)
+            if len(self._in_flight) > self._threads:
+                self._threads += 1
+                # A daemon: what has stalled ends with the process, and nobody waits for it.
+                Thread(target=self._work, daemon=True).start()
+            self._orders.put(message_id)
+
+    def _work(self) -> None:
+        while (message_id := self._orders.get()) is not None:
+            try:
+                found: list[Found] = self._look(message_id)
+            except BaseException as error:  # Flower's word for a run that was stopped is no Exception
+                found = [error]
+            self._in_flight.remove(message_id)
+            self._looking.pop(self._nodes[message_id])
+            for reply in found:
+                self._found.put((message_id, reply))
+
+    def _look(self, message_id: str) -> list[Found]:
+        """None for each reply to another message, then those to this one, if they are there."""
         try:
-            replies = list(grid.pull_messages([message_id]))
+            replies = list(self._grid.pull_messages([message_id]))
         except httpx.HTTPStatusError as error:  # the SuperLink's trouble, such as a locked database, not the reply's
             _LOG.warning("the SuperLink answers %d; looking again", error.response.status_code)
             replies = []
-        except BaseException as error:  # Flower's word for a run that was stopped is no Exception
-            found.put((message_id, error))
-            return
         # What a reply says inside it is its sender's word: it must answer the message for which the SuperLink gave it.
         own = [reply for reply in replies if reply.metadata.reply_to_message_id == message_id]
-        for _ in range(len(replies) - len(own)):
-            found.put((message_id, None))
-        if own:
-            found.put((message_id, own))
-            return
-        over.wait(pause)
+        return [*[None] * (len(replies) - len(own)), own]

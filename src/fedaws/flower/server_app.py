@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +25,16 @@ from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
-from fedaws.flower.settings import Settings, run_settings
+from fedaws.flower.settings import SERVER_LOG, Settings, run_settings
 from fedaws.flower.strategy import FedAwS, first_rows
 from fedaws.models import batch_norms, build_encoder, evaluating, trainable
 from fedaws.record.files import append_line, write_text
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal
+from fedaws.report.page import write_report
 from fedaws.training.checks import check_setup
 from fedaws.training.session import Reporter, Session
+from fedaws.training.warm_start import begin_with, digest, weights_of
 from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")
@@ -67,16 +72,20 @@ def main(grid: Grid, context: Context) -> None:
         secret_rows=settings.secret_rows,
         trust_claims=settings.trust_claims,
     )
+    weights = None if cfg.model.start is None else weights_of(cfg.model.start)
+    if weights is not None:
+        begin_with(encoder, weights, _LOG.warning)
     folder = None if settings.run_folder is None else RunFolder(settings.run_folder)
     facts = Facts(
         example_shape=federation.example_shape,
         example_dtype=federation.example_dtype,
         own_data=True,
         role=strategy.method.role,
+        start=None if weights is None else digest(weights),
     )
     journal = Journal(cfg, facts, folder)
-    with journal.held(), evaluating(encoder):
-        start = _start(cfg, federation, encoder, folder, settings.secret_rows)
+    start = _start(cfg, federation, encoder, folder, settings.secret_rows)  # all that may be refused, before the folder
+    with journal.held(), evaluating(encoder), _logged(folder):
         strategy.state, history = journal.open(start, resume=True)
         _restore(strategy, folder)
         session = Session(
@@ -99,6 +108,32 @@ def main(grid: Grid, context: Context) -> None:
             evaluate_fn=_Record(strategy, session, folder).after_round,
         )
         session.finish(strategy.state)
+    if folder is not None:
+        _report(folder.path)
+
+
+@contextmanager
+def _logged(folder: RunFolder | None) -> Iterator[None]:
+    """The log in the run folder too, where people look for it: Flower keeps it to itself until it is asked."""
+    if folder is None:
+        yield
+        return
+    handler = logging.FileHandler(folder.path / SERVER_LOG, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        _LOG.removeHandler(handler)
+        handler.close()
+
+
+def _report(folder: Path) -> None:
+    """A run does not fail for the sake of a picture."""
+    try:
+        write_report([folder], folder / "report.html")
+    except Exception as error:
+        _LOG.warning("no report: %s; try: fedaws report %s", " ".join(str(error).split()), folder)
 
 
 @dataclass
@@ -160,7 +195,7 @@ def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] |
         _LOG.warning(
             "every node is told settings=%r; better keep them in the file that config names", settings.settings
         )
-    federation = read_federation(Path(settings.federation).expanduser())
+    federation = read_federation(Path(os.path.expanduser(settings.federation)))
     return federation, None if federation.test is None else _read_test(federation.test, federation)
 
 

@@ -1,5 +1,6 @@
 """The settings of `[tool.flwr.app.config]`, checked."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,12 @@ from fedaws.config import Config, Count, Positive
 from fedaws.errors import FedawsError
 from fedaws.flower.wire import Limits
 
+SERVER_LOG = "server.log"
+"""The server's log, in the run folder."""
+
+Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
+"""A path, which has no NUL."""
+
 
 class Settings(BaseModel):
     """What a Flower run of FedAwS can be told, in pyproject.toml or after `flwr run -c`."""
@@ -20,10 +27,10 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
     )
 
-    config: str = "digits"  # a preset, or the path of a TOML file on the server
+    config: Text = "digits"  # a preset, or the path of a TOML file on the server
     settings: str = ""  # key=value settings over it, with spaces between; Flower gives them to every node
-    federation: str = ""  # the path of federation.toml on the server: who is who
-    folder: str = ""  # the run folder on the server; a run that is in it goes on
+    federation: Text = ""  # the path of federation.toml on the server: who is who
+    folder: Text = ""  # the run folder on the server; a run that is in it goes on
     deadline: Positive = 300.0  # seconds that a round waits for its replies
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5  # of a cohort that must answer well
     wait: Positive = 600.0  # seconds the first round waits for everybody, and every round for a quorum
@@ -38,7 +45,9 @@ class Settings(BaseModel):
         try:
             settings = shlex.split(self.settings)
         except ValueError as error:
-            raise FedawsError(f"[tool.flwr.app.config] settings: got {self.settings!r:.200}; {error}") from None
+            raise FedawsError(
+                f"[tool.flwr.app.config] settings: got {self.settings!r:.80}; {error}; close every quotation mark"
+            ) from None
         return configuration.load(self.config).override(settings)
 
     @property
@@ -49,7 +58,7 @@ class Settings(BaseModel):
     @property
     def run_folder(self) -> Path | None:
         """Where the run is recorded."""
-        return Path(self.folder).expanduser() if self.folder else None
+        return Path(os.path.expanduser(self.folder)) if self.folder else None
 
 
 def run_settings(run_config: Mapping[str, Any]) -> Settings:
@@ -59,4 +68,4 @@ def run_settings(run_config: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise FedawsError(f"[tool.flwr.app.config] {key}: got {first['input']!r}; {first['msg']}") from None
+        raise FedawsError(f"[tool.flwr.app.config] {key}: got {first['input']!r:.80}; {first['msg']}") from None

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tomli_w
@@ -72,9 +72,9 @@ class Place:
         """Flower's settings of the operator."""
         return self.root / "flwr"
 
-    def connect(self, home: Path, address: str) -> None:
-        """Tell Flower's command line where the SuperLink is."""
-        connection = {"address": address, "root-certificates": str(self.authority)}
+    def connect(self, home: Path, address: str, authority: str) -> None:
+        """Tell Flower's command line where the SuperLink is, and whose certificate it must have."""
+        connection = {"address": address, "root-certificates": authority}
         tree = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         write_text(home / "config.toml", tomli_w.dumps(tree))
 
@@ -93,65 +93,108 @@ class Place:
         return self.root / "nodes" / name
 
 
+class _Dense(NamedTuple):
+    """Data of which every example is an array."""
+
+    x: Tensor
+    starts: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
 def create(
     root: Path,
     cfg: Config,
     clients: int,
     classes: int | None = None,
     hosts: Iterable[str] = (),
+    example_shape: tuple[int, ...] | None = None,
+    example_dtype: str = "float32",
     **settings: str | float | bool,
 ) -> Place:
-    """Write a new federation of `clients` nodes; `hosts` are further names or addresses of the server."""
+    """Write a new federation of `clients` nodes; `hosts` are further names or addresses of the server.
+
+    With an `example_shape` the examples are on the nodes already, and no data are read or dealt out.
+    """
     place = Place(root.expanduser().absolute())
     if place.federation.exists():
         raise FedawsError(f"{root} already holds a federation; choose another folder")
-    one_a_class = cfg.data.model_copy(update={"clients_per_class": 1, "classes_per_client": 1})
-    data = load_data(cfg.model_copy(update={"data": one_a_class}))
-    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
-        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
-    by_class = [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
-    members, examples = _dealt_out(by_class, clients, classes)
+    data = None if example_shape else _loaded(cfg)
+    by_class = None if data is None else [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
+    members = _members(clients, classes, None if by_class is None else len(by_class))
+    examples = [] if by_class is None else _dealt_out(by_class, members)
     FedAwS(Federation(tuple(members)), config=cfg)  # refuses what cannot run over Flower
     hosts = list(hosts)
     names = [_host(h) for h in ("127.0.0.1", "localhost", *hosts)]
-    with writing(place.root):
-        place.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold examples, and the rows of everybody
+    _own_folder(place.root)
     ca_key, ca = _authority(place)
     _certify_server(place, ca_key, ca, names)
     registered = []
-    for member, x in zip(members, examples, strict=True):
+    for member in members:
         folder = place.node(member.name)
         registered.append(_equip(folder, member))
         write_bytes(folder / "ca.crt", ca.public_bytes(_PEM))
-        _save(folder / "data.npz", x=x)
-    seen = data.y_test < 1 + members[-1].class_id
-    _save(place.server / "test.npz", x=data.x_test[seen], y=data.y_test[seen])
-    dtype = str(examples[0].dtype).removeprefix("torch.")
-    write_federation(place.federation, registered, tuple(examples[0].shape[1:]), dtype, "test.npz")
+    for member, x in zip(members, examples, strict=data is not None):
+        _save(place.node(member.name) / "data.npz", x=x)
+    if data is not None:
+        seen = data.y_test < 1 + members[-1].class_id
+        _save(place.server / "test.npz", x=data.x_test[seen], y=data.y_test[seen])
+        example_shape = tuple(data.x.shape[1:])
+        example_dtype = str(data.x.dtype).removeprefix("torch.")
+    assert example_shape is not None
+    test = None if data is None else "test.npz"
+    write_federation(place.federation, registered, example_shape, example_dtype, test)
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
     server = hosts[0] if hosts else "127.0.0.1"
-    place.connect(place.home, f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}")
+    # Relative: the folder is copied to the server, and Flower's commands are given in it.
+    address = f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}"
+    place.connect(place.home, address, place.authority.relative_to(place.root).as_posix())
     return place
 
 
-def _dealt_out(by_class: list[Tensor], clients: int, classes: int | None) -> tuple[list[Member], list[Tensor]]:
-    """The nodes and their examples: every class to one node, and to a further one while there are nodes left."""
-    classes = min(clients, len(by_class)) if classes is None else classes
-    if not 2 <= classes <= min(clients, len(by_class)):
+def _own_folder(path: Path) -> None:
+    """A folder for its owner's eyes only: it will hold keys, examples, and the rows of everybody."""
+    with writing(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        readable = path.stat().st_mode & 0o077
+        if readable and any(path.iterdir()):
+            raise FedawsError(f"others can look into {path}; choose a new folder, or first: chmod 700 {path}")
+        if readable:
+            path.chmod(0o700)
+
+
+def _loaded(cfg: Config) -> _Dense:
+    data = load_data(cfg.override(["data.clients_per_class=1", "data.classes_per_client=1"]))
+    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
+        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
+    return _Dense(data.x, data.starts, data.x_test, data.y_test)
+
+
+def _members(clients: int, classes: int | None, most: int | None) -> list[Member]:
+    """Every class to one node, and to a further one while there are nodes left; `most` are the classes of the data."""
+    most = clients if most is None else min(clients, most)
+    classes = most if classes is None else classes
+    if not 2 <= classes <= most:
         raise FedawsError(
             f"{clients} clients and {classes} classes; wanted at least two classes, a client for each, and no "
-            f"more than the data has ({len(by_class)})"
+            f"more than the data has ({most})"
         )
-    members, examples = list[Member](), list[Tensor]()
-    for class_id, x in enumerate(by_class[:classes]):
-        share = clients // classes + (class_id < clients % classes)
+    shares = [clients // classes + (class_id < clients % classes) for class_id in range(classes)]
+    class_of = [class_id for class_id, share in enumerate(shares) for _ in range(share)]
+    return [Member(i, class_id, f"node-{i}") for i, class_id in enumerate(class_of)]
+
+
+def _dealt_out(by_class: list[Tensor], members: list[Member]) -> list[Tensor]:
+    """The members' examples: each has an equal part of its class's."""
+    examples = list[Tensor]()
+    for class_id, group in groupby(members, lambda member: member.class_id):
+        x = by_class[class_id]
+        share = len(list(group))
         if len(x) < share:
             raise FedawsError(f"class {class_id} has {len(x)} examples for {share} clients; lower --clients")
-        for part in range(share):
-            members.append(Member(len(members), class_id, f"node-{len(members)}"))
-            examples.append(x[part::share])
-    return members, examples
+        examples += [x[part::share] for part in range(share)]
+    return examples
 
 
 def _save(path: Path, **arrays: Tensor) -> None:
@@ -281,7 +324,13 @@ def _write_app(place: Place, settings: dict[str, str | float | bool]) -> None:
     run_settings(app_config)
     components = {"serverapp": "fedaws.flower.server_app:app", "clientapp": "fedaws.flower.client_app:app"}
     project = {
-        "project": {"name": "fedaws-federation", "version": "1.0.0", "dependencies": ["fedaws[flower]"]},
+        "project": {
+            "name": "fedaws-federation",
+            "version": "1.0.0",
+            "description": "FedAwS: federated learning with only positive labels",
+            "license": "Apache-2.0",
+            "dependencies": ["fedaws[flower]"],
+        },
         "tool": {"flwr": {"app": {"publisher": "fedaws", "components": components, "config": app_config}}},
     }
     # Flower packs all JSON and TOML files for the nodes, but not those that git ignores: a run in here stays here.

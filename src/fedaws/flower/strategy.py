@@ -20,6 +20,8 @@ from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
+from fedaws.core.last_step import make_last_step, take_last_step
+from fedaws.core.method import Method
 from fedaws.core.methods import method_of
 from fedaws.core.newcomers import fresh_row
 from fedaws.core.start import random_rows, start_state
@@ -27,11 +29,15 @@ from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.mailbox import Asked, Mailbox
-from fedaws.flower.wire import Limits, Reply
+from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
-from fedaws.types import Params, ServerState, Update
+from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
 _LOG = logging.getLogger("flwr")
+_SAY_EVERY = 15.0  # seconds of waiting for nodes
+
+SUMS = f"{MessageType.QUERY}.sums"
+"""The type of the question after the last round."""
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -55,7 +61,7 @@ class FedAwS(Strategy):
     quorum
         The part of a cohort that must give good answers; below it the round changes nothing and is tried again.
     wait
-        Seconds the first round waits for all members, and every round for a quorum of them.
+        Seconds the first round waits for all members, and every round for a quorum of them and for two classes.
     limits
         What a reply may be at most: norms and number of examples.
     secret_rows
@@ -63,6 +69,9 @@ class FedAwS(Strategy):
         that knows or guesses the seed has every class's first embedding.
     trust_claims
         Insecure, for simulations: ask the nodes which client they are and believe them.
+
+    method
+        A method of your own; by default the one that `config` names. Its client app gives the same to `trained`.
 
     A client answers as :mod:`fedaws.flower.wire` says; `fedaws.flower.client_app` does.
     """
@@ -78,11 +87,16 @@ class FedAwS(Strategy):
         limits: Limits | None = None,
         secret_rows: bool = True,
         trust_claims: bool = False,
+        method: Method | None = None,
         poll: float = 0.5,
         attempts: int = 3,
     ) -> None:
         config = config or Config()
-        self.config = config if spread is None else config.model_copy(update={"spread": spread})
+        if spread is not None:
+            config = config.with_(spread=spread)
+        if method is not None:
+            config = config.with_(method=method.name)
+        self.config = config
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
         self.poll, self.attempts = poll, attempts
@@ -96,14 +110,14 @@ class FedAwS(Strategy):
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
-        self.method = method_of(self.config)
+        self.method = method or method_of(self.config, ClassFacts())  # over Flower the server knows no facts of classes
         if self.method.rows in ("all", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
             )
-        if self.config.train.enroll:
+        if self.config.model.start_rows != "random":
             raise FedawsError(
-                f"train.enroll={self.config.train.enroll:g} is not carried over Flower yet; set train.enroll=0"
+                f"model.start_rows={self.config.model.start_rows} is not carried over Flower yet; set it to random"
             )
         if self.config.clients.sampling != "uniform":
             raise FedawsError("clients.sampling=examples needs counts that the server has not; set it to uniform")
@@ -156,7 +170,11 @@ class FedAwS(Strategy):
                         "look after the nodes and resume"
                     )
                 continue
-            self._failures, arrays, state = 0, found, self._begin(found)
+            self._failures = 0
+            arrays = found
+            state = self._begin(found)
+            if number == num_rounds:
+                state = self._take_last_step(state, grid)
             result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
             measured = evaluate_fn(number, arrays) if evaluate_fn else None
             if measured is not None:
@@ -193,7 +211,7 @@ class FedAwS(Strategy):
         """θ and W from the good replies; (None, None), and nothing changed, if they are too few."""
         assert self.state is not None
         started, state = time.perf_counter(), self.state
-        good = self.mail.good(replies, state, unit_rows=self.config.model.normalize)
+        good = self.mail.good(replies, lambda content, member: wire.read_reply(content, self._expected(state, member)))
         asked = len(self.mail.asked)
         self.last = _figures(good.values(), asked)
         needed = self._quorum_of(asked)
@@ -201,12 +219,78 @@ class FedAwS(Strategy):
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
             return None, None
         # By client number, not in the order of arrival: sums of floats depend on it.
-        updates = [_update(client, good[client], self.config) for client in sorted(good)]
+        weights = self._weights(state, good)
+        updates = [_update(client, good[client], weights[client]) for client in sorted(good)]
         self.state = finish_round(state, updates, self.config, self._rng, self.method)
         arrays = wire.pack(self.state.theta)
         self._arrays = arrays
         self.last["server-seconds"] = time.perf_counter() - started
         return arrays, MetricRecord({"loss": self.state.loss, **self.last})
+
+    def _expected(self, state: ServerState, member: Member) -> Expected:
+        return Expected(
+            round_num=state.round_num,
+            client=member.client,
+            class_id=member.class_id,
+            theta=state.theta,
+            row_size=state.W.shape[1],
+            unit_rows=self.config.model.normalize,
+            limits=self.mail.limits,
+        )
+
+    def _weights(self, state: ServerState, good: Mapping[int, Reply]) -> dict[int, float]:
+        """ω of each client: the method's own, of all that were asked; or n_i; or 1."""
+        if self.method.weighting:
+            cohort = [asked.member.client for asked in self.mail.asked]
+            memory = state.weighting or self.method.weighting.init(state.W)
+            weights = self.method.weighting.weights(memory, state.classes(torch.tensor(cohort)))
+            return dict(zip(cohort, weights.tolist(), strict=True))
+        if self.config.clients.weighting == "examples":
+            return {client: float(reply.num_examples) for client, reply in good.items()}
+        return dict.fromkeys(good, 1.0)
+
+    # --- after the last round ---------------------------------------------------------------------------------------
+
+    def _take_last_step(self, state: ServerState, grid: Grid) -> ServerState:
+        """W from what all nodes tell once, if the settings or the method have such a step."""
+        step = make_last_step(self.config, self.method)
+        if step is None:
+            return state
+        state = take_last_step(state, state.averaged, step, lambda theta, gram: self._ask_sums(grid, theta, gram))
+        self.state = state
+        return state
+
+    def _ask_sums(self, grid: Grid, theta: Params, gram: bool) -> Sums:
+        """n, Σz and perhaps Σzzᵀ of every member that answers; those that do not are asked again."""
+        assert self.state is not None
+        num_classes, size = self.state.W.shape
+        arrays = wire.pack(theta)
+        shared = wire.shared_config(self.config, self.state.round_num)
+        told = dict[int, Sums]()
+        members = [m for m in self.federation.active if m.class_id < num_classes]
+        for _attempt in range(self.attempts):
+            node_of = {member.client: node_id for node_id, member in self._online(grid, everybody=True).items()}
+            asked = [m for m in members if m.client in node_of and m.client not in told]
+            messages = []
+            self.mail.open_round()
+            for member in asked:
+                content = wire.sums_order(arrays, shared, member.client, member.class_id, gram)
+                message = Message(content, node_of[member.client], SUMS, ttl=self.mail.ttl)
+                messages.append(message)
+                self.mail.asked.append(Asked(member, message.metadata))
+            replies = self.mail.collect(grid, messages)
+            told |= self.mail.good(replies, lambda content, _: wire.read_sums(content, size, gram, self.mail.limits))
+            if len(told) == len(members):
+                break
+        missing = [m.name for m in members if m.client not in told]
+        if len(told) < self._quorum_of(len(members)):
+            raise FedawsError(
+                f"{len(told)} of {len(members)} members told their sums after the last round; "
+                f"look after {_some(missing)} and resume"
+            )
+        if missing:
+            _LOG.warning("the last step goes without %s", _some(missing))
+        return _added_up([(m.class_id, told[m.client]) for m in members if m.client in told], num_classes)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -249,6 +333,8 @@ class FedAwS(Strategy):
             W = torch.cat([before, fresh_row(torch.cat([before, after]), rng)[None], after])
             _LOG.info("class %d joins in round %d, with a row away from the others", class_id, state.round_num + 1)
         class_of = torch.tensor([member.class_id for member in self.federation.members])
+        if len(W) > len(state.W):  # memories of one entry a class are begun anew
+            state = replace(state, spread={}, weighting={})
         return replace(state, W=W, class_of=class_of)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
@@ -256,6 +342,7 @@ class FedAwS(Strategy):
     def _online(self, grid: Grid, everybody: bool) -> dict[int, Member]:
         """The connected members by node id: all of them if they come in time, or a quorum."""
         end = time.monotonic() + self.wait
+        say_at = time.monotonic() + _SAY_EVERY
         while True:
             self.federation = self.federation.refreshed()
             try:
@@ -266,14 +353,29 @@ class FedAwS(Strategy):
             members = len(self.federation.active)
             per_round = self.config.clients.per_round
             needed = self._quorum_of(members if per_round == "all" else min(per_round, members))
-            if len(found) >= (members if everybody else needed):
+            classes = {member.class_id for member in found.values()}
+            if len(found) >= (members if everybody else needed) and len(classes) > 1:
                 return found
-            if time.monotonic() >= end:
+            here = {member.client for member in found.values()}
+            missing = _some([m.name for m in self.federation.active if m.client not in here])
+            now = time.monotonic()
+            if now >= end:
                 break
+            if now >= say_at:
+                say_at = now + _SAY_EVERY
+                _LOG.info("waiting for %s: %d of %d online, %.0f s left", missing, len(found), members, end - now)
             time.sleep(self.poll)
         if len(found) < needed:
-            raise FedawsError(f"{len(found)} of {members} members online after {self.wait:g} s, wanted {needed}")
-        _LOG.warning("starting with %d of %d members", len(found), members)
+            raise FedawsError(
+                f"{len(found)} of {members} members online after {self.wait:g} s, wanted {needed}; "
+                f"start {missing}, or raise wait"
+            )
+        if len(classes) < 2:
+            raise FedawsError(
+                f"nodes of one class only are online after {self.wait:g} s, wanted two classes to tell apart; "
+                f"start {missing or 'nodes of another class'}, or raise wait"
+            )
+        _LOG.warning("going on with %d of %d members, without %s", len(found), members, missing)
         return found
 
     def _identified(self, grid: Grid) -> dict[int, Member]:
@@ -333,10 +435,28 @@ def _trusted(arrays: ArrayRecord) -> Params:
     return theta
 
 
-def _update(client: int, reply: Reply, cfg: Config) -> Update:
-    weight = float(reply.num_examples) if cfg.clients.weighting == "examples" else 1.0
-    rows, loss = reply.row[None], torch.tensor([reply.loss])
+def _update(client: int, reply: Reply, weight: float) -> Update:
+    rows = reply.row[None]
+    loss = torch.tensor([reply.loss])
     return Update(torch.tensor([client]), reply.delta, rows, torch.tensor([weight]), loss)
+
+
+def _added_up(told: Iterable[tuple[int, Sums]], num_classes: int) -> Sums:
+    """The clients' sums by their classes; the second moment of all together."""
+    parts = list(told)
+    classes = torch.tensor([class_id for class_id, _ in parts])
+    counts = torch.zeros(num_classes, dtype=torch.int64)
+    counts.index_add_(0, classes, torch.cat([part.counts for _, part in parts]))
+    sums = torch.zeros(num_classes, parts[0][1].sums.shape[1])
+    sums.index_add_(0, classes, torch.cat([part.sums for _, part in parts]))
+    grams = [part.gram for _, part in parts if part.gram is not None]
+    return Sums(counts, sums, torch.stack(grams).sum(0) if grams else None)
+
+
+def _some(names: list[str]) -> str:
+    """The first few of many names."""
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + more
 
 
 def _figures(good: Iterable[Reply], asked: int) -> dict[str, float]:

@@ -7,17 +7,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn
 
+import psutil
+
+from fedaws import config as configuration
 from fedaws.errors import FedawsError
 from fedaws.flower.federation import Member, read_federation
+from fedaws.flower.settings import SERVER_LOG
 from fedaws.flower.setup import CONNECTION, Place
-from fedaws.record.files import only_writer
+from fedaws.flower.wire import printable
+from fedaws.record.files import only_writer, write_text
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"
@@ -36,7 +42,8 @@ class Processes:
     """What was started here, and is stopped here, with all its children."""
 
     def __init__(self, place: Place, python: Path = Path(sys.executable)) -> None:
-        self.place, self.python, self._mark = place, python, f"{_MARK}={place.root}".encode()
+        self.place = place
+        self.python = python
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str], home: Path) -> None:
@@ -72,6 +79,22 @@ class Processes:
             raise FedawsError(f"no program {name}; install it: pip install 'fedaws[flower]'")
         return str(path)
 
+    def flwr(self, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Flower's command line, in the federation's folder and with these settings of Flower's."""
+        command = [self.program("flwr"), *arguments]
+        try:
+            return subprocess.run(
+                command,
+                cwd=self.place.root,
+                env=self.environment(home),
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise FedawsError(f"`flwr {arguments[0]}` did not answer within four minutes") from None
+
     def alive(self, name: str) -> bool:
         """Whether a program is still running."""
         return name in self._running and self._running[name].poll() is None
@@ -79,10 +102,11 @@ class Processes:
     def kill(self, name: str) -> None:
         """End a program and its children at once, as a power cut would."""
         process = self._running.pop(name)
-        strays = _descendants(process.pid)
-        for pid in [process.pid, *strays]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid)
+            for member in [family, *family.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
         process.wait()
 
     def stop(self) -> None:
@@ -106,15 +130,19 @@ class Processes:
         for _ in range(20):
             if not (strays := self.strays()):
                 return
-            for pid in strays:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for process in strays:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             time.sleep(0.1)
 
-    def strays(self) -> list[int]:
-        """Whatever still carries our mark: Flower detaches some of its processes. Only Linux tells."""
-        marked = (pid for pid in _pids() if self._mark in _read(f"/proc/{pid}/environ").split(b"\0"))
-        return [pid for pid in marked if pid != os.getpid()]
+    def strays(self) -> list[psutil.Process]:
+        """Whatever still carries our mark: Flower detaches some of its processes."""
+        return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._marked(process)]
+
+    def _marked(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error, OSError):  # it has ended, or is another user's
+            return bool(process.environ().get(_MARK) == str(self.place.root))
+        return False
 
 
 class Cluster:
@@ -147,7 +175,7 @@ class Cluster:
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers; its database survives it."""
         server = self.place.server
-        self.place.connect(self._home, f"{_HOST}:{self.port}")
+        self.place.connect(self._home, f"{_HOST}:{self.port}", str(self.place.authority))
         command = ["flower-superlink", "--host", _HOST, "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.place.authority)]
         command += ["--ssl-certfile", str(server / "server.pem"), "--ssl-keyfile", str(server / "server.key")]
@@ -158,14 +186,7 @@ class Cluster:
 
     def register_all(self) -> None:
         """Enter the nodes' names and public keys; the SuperLink lets in nobody else. A Python start each."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self._register, self.members))
-
-    def _register(self, member: Member) -> None:
-        key = str(self.place.node(member.name) / "key.pub")
-        done = self.flwr("supernode", "register", key, CONNECTION, "--name", member.name)
-        if done.returncode:
-            raise FedawsError(f"cannot register {member.name}: {_last_line(done)}")
+        _register(self.members, self.flwr)
 
     def start_node(
         self, name: str, *, key: Path | None = None, node_config: str | None = None, process: str | None = None
@@ -212,12 +233,7 @@ class Cluster:
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Flower's command line."""
-        command = [self.processes.program("flwr"), *arguments]
-        environment = self.processes.environment(self._home)
-        try:
-            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-        except subprocess.TimeoutExpired:
-            raise FedawsError(f"`flwr {arguments[0]}` did not answer within four minutes") from None
+        return self.processes.flwr(self._home, *arguments)
 
     def follow(self, run_id: str) -> None:
         """Tell of the rounds as they are done, until the run ends."""
@@ -248,7 +264,7 @@ class Cluster:
         """The last error that the run's own log has."""
         done = self.flwr("log", run_id, CONNECTION, "--show")
         lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
-        return lines[-1] if lines else f"see `flwr log {run_id}`"
+        return printable(lines[-1]) if lines else f"see `flwr log {run_id}`"
 
     def _wait(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -276,6 +292,27 @@ def cluster(root: Path, say: Say) -> Iterator[Cluster]:
                 signal.signal(number, handler)
 
 
+def register(root: Path) -> list[Member]:
+    """Enter all nodes of federation.toml at the SuperLink that flwr/config.toml names; gives them."""
+    place = Place(root.expanduser().absolute())
+    members = read_federation(place.federation).active
+    _register(members, lambda *arguments: Processes(place).flwr(place.home, *arguments))
+    return list(members)
+
+
+def _register(members: Iterable[Member], flwr: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """Tell the SuperLink names and public keys; one that it has already is well."""
+
+    def tell(member: Member, key: Path) -> None:
+        write_text(key, f"{member.public_key}\n")
+        done = flwr("supernode", "register", str(key), CONNECTION, "--name", member.name)
+        if done.returncode and "already in use" not in done.stdout + done.stderr:
+            raise FedawsError(f"cannot register {member.name}: {_last_line(done)}")
+
+    with TemporaryDirectory() as keys, ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda member: tell(member, Path(keys) / f"{member.client}.pub"), members))
+
+
 def up(root: Path, say: Say) -> list[dict[str, Any]]:
     """Start everything, run to the end, stop everything; gives the metrics. Of a run that has ended only these."""
     with cluster(root, say) as found:
@@ -283,6 +320,10 @@ def up(root: Path, say: Say) -> list[dict[str, Any]]:
         if folder.finished:
             say(f"the run in {folder.path} has ended; move it away to begin another")
             return folder.metrics()
+        for member in found.members:
+            examples = found.place.node(member.name) / "data.npz"
+            if not examples.exists():
+                raise FedawsError(f"no {examples}; put the examples of {member.name} there, as an array x")
         found.start()
         run_id = found.submit()
         found.follow(run_id)
@@ -295,10 +336,16 @@ class _Told:
     """What a person has been told of a run folder."""
 
     def __init__(self, place: Place, say: Say) -> None:
-        self._folder, self._say, self._round = RunFolder(place.run), say, -1
+        self._folder = RunFolder(place.run)
+        self._say = say
+        self._round = -1
+        self._log = place.run / SERVER_LOG
+        self._read = self._log.stat().st_size if self._log.exists() else 0
+        self._rounds = configuration.load(str(place.server / "config.toml")).train.rounds
 
     def news(self) -> bool:
-        """A line for every new checkpoint, with the figures if there are any."""
+        """A line for every new checkpoint, with the figures if there are any; who is missing, what was dropped."""
+        self._repeat_log()
         files = self._folder.checkpoints()
         done = int(files[-1].stem.removeprefix("round-")) if files else 0
         if done <= max(self._round, 0):
@@ -307,8 +354,19 @@ class _Told:
         row: dict[str, Any] = next((r for r in reversed(self._folder.metrics()) if r["round"] == done), {})
         figures = f"  loss {row['loss']:.4g}" if row else ""
         figures += f"  P@1 {100 * row['precision@1']:.1f} %" if "precision@1" in row else ""
-        self._say(f"round {done}{figures}")
+        self._say(f"round {done}/{self._rounds}{figures}")
         return True
+
+    def _repeat_log(self) -> None:
+        """Say what the server has warned of, and whom it waits for."""
+        with suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._read)
+            whole = log.read().rpartition(b"\n")[0]
+            self._read += len(whole) + 1 if whole else 0
+            for line in whole.decode(errors="replace").splitlines():
+                text = line.split(" ", 3)[-1]
+                if " WARNING " in line or text.startswith("waiting for"):
+                    self._say(printable(text))
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -330,30 +388,4 @@ def _answers(port: int) -> bool:
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"exit code {done.returncode}"
-
-
-def _pids() -> list[int]:
-    with suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return []
-
-
-def _read(path: str) -> bytes:
-    with suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
-
-
-def _descendants(pid: int) -> list[int]:
-    """All that a process started, and what these started."""
-    parents: dict[int, int] = {}
-    for other in _pids():
-        fields = _read(f"/proc/{other}/stat").rpartition(b")")[2].split()
-        if fields:
-            parents[other] = int(fields[1])
-    found, new = list[int](), {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new}
-        found += new
-    return found
+    return printable(lines[-1]) if lines else f"exit code {done.returncode}"

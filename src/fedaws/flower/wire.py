@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -16,16 +17,15 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedaws.config import Config, DataConfig, from_toml
+from fedaws.config import Config, DataConfig, ModelConfig, TrainConfig, from_toml
 from fedaws.errors import FedawsError
-from fedaws.types import Params
+from fedaws.types import Params, Sums
 
 ROUND: Final = "server-round"
 EXAMPLES: Final = "num-examples"
 _OWN: Final = frozenset({"client-id", "class-id", "round", "row"})
 _METRICS: Final = frozenset({EXAMPLES, "loss", "startup-seconds", "compute-seconds"})
 _ROW: Final = np.dtype("<f4")
-_HEADER: Final = 4096  # bytes that an array's header may take
 _LARGEST: Final = 1e9  # of a loss or a time: sums of these are finite, in float32 too
 
 
@@ -47,6 +47,17 @@ class Order:
     class_id: int
     row: Tensor  # [d]
     arrays: ArrayRecord  # θ, unread until the shapes are known
+
+
+@dataclass(frozen=True)
+class SumsOrder:
+    """What a node is asked after the last round; its row is not sent."""
+
+    config: Config
+    client: int
+    class_id: int
+    gram: bool  # whether Σzzᵀ is wanted
+    arrays: ArrayRecord
 
 
 @dataclass(frozen=True)
@@ -103,9 +114,9 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
         seed=cfg.seed,
         method=cfg.method,
         data=DataConfig(augment=cfg.data.augment),
-        model=cfg.model,
+        model=ModelConfig(**cfg.model.model_dump() | {"start": None}),
         clients=cfg.clients,
-        train=cfg.train.model_copy(update={"device": "auto"}),
+        train=TrainConfig(**cfg.train.model_dump() | {"device": "auto"}),
     )
     return ConfigRecord({**(extra or {}), ROUND: round_num + 1, "run": run.to_toml()})
 
@@ -117,19 +128,42 @@ def order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int,
 
 
 def read_order(content: RecordDict) -> Order:
-    """The same, on the node; a message of another make is refused, and the server is told."""
+    """The same, on the node."""
+    cfg, round_num, client, class_id, arrays, own = _read_head(content)
+    row = own.get("row")
+    if not isinstance(row, bytes) or len(row) % _ROW.itemsize:
+        raise FedawsError("the server's message has no row, or one of the wrong type")
+    return Order(cfg, round_num - 1, client, class_id, _row(row), arrays)
+
+
+def sums_order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, gram: bool) -> RecordDict:
+    """The question after the last round: how many examples, and the sums of their embeddings under this θ."""
+    own = ConfigRecord({"client-id": client, "class-id": class_id, "gram": gram})
+    return RecordDict({"arrays": arrays, "config": config, "own": own})
+
+
+def read_sums_order(content: RecordDict) -> SumsOrder:
+    """The same, on the node."""
+    cfg, _, client, class_id, arrays, own = _read_head(content)
+    gram = own.get("gram")
+    if type(gram) is not bool:
+        raise FedawsError("the server's message does not say which sums it wants; is it of another version?")
+    return SumsOrder(cfg, client, class_id, gram, arrays)
+
+
+def _read_head(content: RecordDict) -> tuple[Config, int, int, int, ArrayRecord, ConfigRecord]:
+    """What every order has; a message of another make is refused, and the server is told."""
     try:
         config, own = content.config_records["config"], content.config_records["own"]
-        run, row = config["run"], own["row"]
+        run = config["run"]
         numbers = [config[ROUND], own["client-id"], own["class-id"]]
         arrays = content.array_records["arrays"]
     except KeyError as error:
         raise FedawsError(f"the server's message has no {error}; is it of another version?") from None
-    if not isinstance(run, str) or not isinstance(row, bytes) or len(row) % _ROW.itemsize:
-        raise FedawsError("the server's message has settings or a row of the wrong type")
+    if not isinstance(run, str):
+        raise FedawsError("the server's message has settings of the wrong type")
     round_num, client, class_id = (_number(value) for value in numbers)
-    cfg = from_toml(run, "the server's message")
-    return Order(cfg, round_num - 1, client, class_id, _row(row), arrays)
+    return from_toml(run, "the server's message"), round_num, client, class_id, arrays, own
 
 
 def _number(value: Any) -> int:
@@ -168,9 +202,7 @@ def read_reply(content: RecordDict, expected: Expected) -> Reply:
     ):
         if type(own[key]) is not int or own[key] != wanted:
             raise Rejected("round" if key == "round" else "class", f"{key} is {own[key]!r:.40}, wanted {wanted}")
-    examples = metrics[EXAMPLES]
-    if type(examples) is not int or not 1 <= examples <= expected.limits.max_examples:
-        raise Rejected("examples", f"{examples!r:.40} examples, wanted 1 … {expected.limits.max_examples}")
+    examples = _examples(metrics[EXAMPLES], expected.limits)
     loss, *seconds = (_measure(metrics[key]) for key in ("loss", "startup-seconds", "compute-seconds"))
     delta = unpack(arrays, expected.theta)
     delta, norm = _clipped(delta, expected.limits)
@@ -178,16 +210,61 @@ def read_reply(content: RecordDict, expected: Expected) -> Reply:
     return Reply(delta, row, examples, loss, norm, *seconds)
 
 
+def sums_reply(sums: Sums) -> RecordDict:
+    """A node's answer to the last question: n, Σz and, if it was asked for, Σzzᵀ; nothing else."""
+    arrays = {"sum": sums.sums[0]} | ({} if sums.gram is None else {"gram": sums.gram})
+    return RecordDict({"arrays": pack(arrays), "metrics": MetricRecord({EXAMPLES: int(sums.counts[0])})})
+
+
+def read_sums(content: RecordDict, size: int, gram: bool, limits: Limits) -> Sums:
+    """The answer, if unit embeddings can have such sums; raises :class:`Rejected` otherwise, and nothing else."""
+    _only(content, "arrays", "metrics")
+    metrics = content.metric_records["metrics"]
+    _keys(metrics, frozenset({EXAMPLES}))
+    count = _examples(metrics[EXAMPLES], limits)
+    like = {"sum": torch.zeros(size)} | ({"gram": torch.zeros(size, size)} if gram else {})
+    arrays = unpack(content.array_records["arrays"], like)
+    if not all(bool(array.isfinite().all()) for array in arrays.values()):
+        raise Rejected("not-finite", "NaN or infinite values in its sums")
+    length = float(arrays["sum"].double().norm())
+    slack = 1e-3 * count
+    if length > count + slack:
+        raise Rejected("norm", f"the sum of its {count} unit embeddings has norm {length:.3g}")
+    if gram:
+        second = arrays["gram"].double()
+        trace = float(second.trace())
+        if abs(trace - count) > slack or float((second - second.T).abs().max()) > slack:
+            raise Rejected("norm", f"the second moment of its {count} unit embeddings has trace {trace:.3g}")
+        if float(torch.linalg.eigvalsh(second).min()) < -slack:
+            raise Rejected("norm", "its second moment has a negative eigenvalue")
+    return Sums(torch.tensor([count]), arrays["sum"][None], arrays.get("gram"))
+
+
 def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord, MetricRecord]:
     """The three records, refused if one is missing, one too many, or of other keys."""
-    names = (set(content.array_records), set(content.config_records), set(content.metric_records))
-    if names != ({"arrays"}, {"own"}, {"metrics"}) or len(content) != 3:
-        raise Rejected("records", f"has {', '.join(sorted(map(str, content)))!s:.80}; wanted arrays, metrics, own")
+    _only(content, "arrays", "metrics", "own")
     own, metrics = content.config_records["own"], content.metric_records["metrics"]
-    for record, wanted in ((own, _OWN), (metrics, _METRICS)):
-        if set(record) != wanted:
-            raise Rejected("records", f"has the keys {sorted(record)!s:.80}; wanted {sorted(wanted)}")
+    _keys(own, _OWN)
+    _keys(metrics, _METRICS)
     return content.array_records["arrays"], own, metrics
+
+
+def _only(content: RecordDict, *wanted: str) -> None:
+    """Refuse all but these records, each of its own kind."""
+    kinds = {"arrays": ArrayRecord, "metrics": MetricRecord, "own": ConfigRecord}
+    if set(content) != set(wanted) or not all(isinstance(content[name], kinds[name]) for name in wanted):
+        raise Rejected("records", f"has {sorted(map(str, content))!s:.80}; wanted {', '.join(wanted)}")
+
+
+def _keys(record: ConfigRecord | MetricRecord, wanted: frozenset[str]) -> None:
+    if set(record) != wanted:
+        raise Rejected("records", f"has the keys {sorted(record)!s:.80}; wanted {sorted(wanted)}")
+
+
+def _examples(value: Any, limits: Limits) -> int:
+    if type(value) is not int or not 1 <= value <= limits.max_examples:
+        raise Rejected("examples", f"{value!r:.40} examples, wanted 1 … {limits.max_examples}")
+    return value
 
 
 def _measure(value: Any) -> float:
@@ -230,7 +307,7 @@ def row_bytes(row: Tensor) -> bytes:
 
 def pack(params: Params) -> ArrayRecord:
     """Named tensors as Flower carries them."""
-    return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in params.items()})
+    return ArrayRecord({name: Array(t.detach().cpu().contiguous().numpy()) for name, t in params.items()})
 
 
 def unpack(record: ArrayRecord, like: Params) -> Params:
@@ -241,25 +318,42 @@ def unpack(record: ArrayRecord, like: Params) -> Params:
 
 
 def _read_array(array: Array, like: Tensor, name: str) -> Tensor:
-    """An array out of its own bytes, whose header is not trusted: it could ask for any amount of memory."""
-    wanted, dtype = tuple(like.shape), np.dtype(str(like.dtype).removeprefix("torch."))
+    """An array out of its own bytes, whose header must be the one that NumPy writes.
+
+    It is compared, not parsed: a stranger's header could ask for any amount of memory, or of time.
+    """
+    shape = tuple(like.shape)
+    dtype = np.dtype(str(like.dtype).removeprefix("torch."))
     if array.stype != "numpy.ndarray":
         raise Rejected("dtype", f"{name!r} is packed as {array.stype!r:.40}")
-    if len(array.data) > like.numel() * dtype.itemsize + _HEADER:
-        raise Rejected("shape", f"{name!r} has {len(array.data)} bytes, too many for {wanted}")
-    stream = io.BytesIO(array.data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, found = read(stream, max_header_size=_HEADER)
-    except Exception:  # whatever a stranger's bytes do to numpy's parser
-        raise Rejected("bytes", f"{name!r} has no readable header") from None
-    if found != dtype or array.dtype != str(dtype):
-        raise Rejected("dtype", f"{name!r} is {found}, wanted {dtype}")
-    if tuple(shape) != wanted or tuple(array.shape) != wanted:
-        raise Rejected("shape", f"{name!r} has shape {shape!s:.40}, wanted {wanted}")
-    body = array.data[stream.tell() :]
-    if len(body) != like.numel() * dtype.itemsize:
-        raise Rejected("bytes", f"{name!r} has {len(body)} bytes of numbers, wanted {like.numel() * dtype.itemsize}")
-    values = np.frombuffer(body, found).reshape(wanted, order="F" if fortran else "C")
-    return torch.from_numpy(np.require(values, dtype, ["C", "W"]).copy())
+    if array.dtype != str(dtype):
+        raise Rejected("dtype", f"{name!r} is {array.dtype!r:.40}, wanted {dtype}")
+    if tuple(array.shape) != shape:
+        raise Rejected("shape", f"{name!r} has shape {array.shape!s:.40}, wanted {shape}")
+    for fortran in (False, True):
+        header = _header(shape, dtype.str, fortran)
+        if array.data.startswith(header) and len(array.data) == len(header) + like.numel() * dtype.itemsize:
+            values = np.frombuffer(array.data, dtype, offset=len(header))
+            return torch.from_numpy(np.array(values.reshape(shape, order="F" if fortran else "C"), order="C"))
+    raise Rejected("bytes", f"{name!r} is not NumPy's file of {dtype} {shape}")
+
+
+@lru_cache(maxsize=1000)
+def _header(shape: tuple[int, ...], dtype: str, fortran: bool) -> bytes:
+    """What NumPy writes before the numbers of such an array."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": fortran, "shape": shape})
+    return buffer.getvalue()
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    r"""A stranger's words for a log: on one line, and without what a terminal would obey.
+
+    >>> printable("all\nis \x1b[2Jwell")
+    'all is \\x1b[2Jwell'
+    """
+    words = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)

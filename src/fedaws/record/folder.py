@@ -35,8 +35,9 @@ class Facts(BaseModel):
     own_encoder: bool = False  # given by the user: no configuration can build it again
     own_data: bool = False  # likewise
     own_method: bool = False  # likewise
-    encoder: str | None = None  # the class of an own encoder
+    encoder_name: str | None = None  # the class of an own encoder
     role: str = ""  # what the method is, in a few words
+    rows: str | None = None  # what of W its clients are sent
     start: str | None = None  # a digest of the weights that training began with, if it did not begin at random
     tested_on: Literal["test", "held-out", "training"] = "test"
     own_measures: tuple[str, ...] = ()  # beside the package's

@@ -1,10 +1,11 @@
-"""Which rows of W are kept while training goes on, and when: enough to see the classes move, small for any number."""
+"""Which rows of W a run keeps, and after which rounds: enough to see the classes move, few for any number of them."""
 
 import torch
 from torch import Tensor
 
-STEPS, MOST_CLASSES, MOST_NUMBERS = 24, 256, 65_536
-"""Rounds after the start; classes; and numbers in a file, 256 kB."""
+STEPS = 24  # rounds after the start
+MOST_CLASSES = 256
+MOST_NUMBERS = 65_536  # in a file: 256 kB
 
 
 def trace_rounds(rounds: int) -> frozenset[int]:
@@ -17,7 +18,7 @@ def trace_rounds(rounds: int) -> frozenset[int]:
 
 
 def traced_classes(num_classes: int, dim: int, seed: int) -> Tensor:
-    """The ids of the classes that are kept: all, or a sample that the seed decides, the same for every method.
+    """The ids of the classes to keep: all, or a sample that the seed decides, the same for every method.
 
     >>> traced_classes(4, 32, seed=0).tolist(), len(traced_classes(670_091, 512, seed=0))
     ([0, 1, 2, 3], 128)

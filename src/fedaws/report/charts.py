@@ -7,19 +7,19 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from fedaws.evaluate.catalogue import Form, format_value
 from fedaws.record.png import png_base64
+from fedaws.report.colours import PALETTE
 
 WIDTH, HEIGHT = 400, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 36
-_DASHES = ("", "7 4", "2 3", "9 3 2 3")
-COLOURS = 8
-Format = Literal["percent", "number", "seconds"]
+_DASHES = ("", "7 4", "2 3", "9 3 2 3", "14 3", "4 2", "9 3 2 3 2 3", "1 5")
 
 
 @dataclass(frozen=True)
@@ -41,37 +41,25 @@ class Axes:
 
     title: str
     x: str
-    form: Format = "number"
+    form: Form = "number"
     low: float | None = None  # of y, if it must be there
     high: float | None = None
     log: bool = False
 
 
-def shown(value: float, form: Format = "number") -> str:
-    """A figure as it is read.
-
-    >>> shown(0.97333, "percent"), shown(-0.11106), shown(2.4e-05), shown(0.0), shown(999.7)
-    ('97.3 %', '−0.111', '2.4e−5', '0', '1,000')
-    """
-    if form == "percent":
-        return f"{100 * value:.1f} %"
-    if form == "seconds":
-        return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
-    if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{mantissa.removesuffix('.0')}e{int(exponent)}".replace("-", "−")
-    return f"{value:.3g}".replace("-", "−") if abs(value) < 999.5 else f"{value:,.0f}".replace("-", "−")
-
-
 def dash(colour: int) -> str:
-    """The dashes of a line, so that it is told apart without colours too."""
-    pattern = _DASHES[(colour + colour // COLOURS) % len(_DASHES)]
+    """The dashes of a line, so that it is told apart without colours too; colour and dashes come again after 64.
+
+    >>> len({(n % 8, dash(n)) for n in range(64)})
+    64
+    """
+    pattern = _DASHES[colour // 32 % 2 * 4 + (colour + colour // 8) % 4]
     return f' stroke-dasharray="{pattern}"' if pattern else ""
 
 
 def paint(colour: int) -> str:
     """The class in the style sheet."""
-    return f"c{colour % COLOURS}"
+    return f"c{colour % len(PALETTE)}"
 
 
 def swatch(colour: int) -> Markup:
@@ -141,12 +129,12 @@ def _scales(lines: Sequence[Line], axes: Axes) -> tuple[_Scale, _Scale]:
     return across, _Scale(low, high, HEIGHT - _BOTTOM, _TOP, log)
 
 
-def _tick_label(value: float, form: Format) -> str:
+def _tick_label(value: float, form: Form) -> str:
     if form == "percent":
         return f"{100 * value:g} %"
-    if form == "number" and abs(value) >= 10_000:
+    if form != "seconds" and abs(value) >= 10_000:
         return f"{value / 1000:g}k"
-    return shown(value, form)
+    return format_value(value, form)
 
 
 def _frame(across: _Scale, up: _Scale, axes: Axes) -> list[str]:
@@ -189,10 +177,10 @@ def line_chart(lines: Sequence[Line], axes: Axes, key: str, ends: bool = True) -
             x, y = points[-1]
             parts.append(f'<circle class="end {paint(line.colour)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
     about = f"{axes.title}. " + "; ".join(
-        f"{line.label} ends at {shown(line.y[-1], axes.form)}" for line in lines if not line.faint and ends
+        f"{line.label} ends at {format_value(line.y[-1], axes.form)}" for line in lines if not line.faint and ends
     )
     svg = Markup(
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" data-chart="{key}" '
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" data-chart="{escape(key)}" '
         f'aria-label="{escape(about)}">{"".join(parts)}'
         f'<g class="cursor" hidden><line y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/></g></svg>'
     )
@@ -202,7 +190,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, key: str, ends: bool = True) -
         "y": [up.low, up.high, up.start, up.end],
         "log": up.log,
         "lines": [
-            {"label": line.label, "colour": line.colour % COLOURS, "x": line.x, "y": _short(line.y)}
+            {"label": line.label, "colour": line.colour % len(PALETTE), "x": line.x, "y": _short(line.y)}
             | ({"low": _short(line.low), "high": _short(line.high)} if line.low else {})
             for line in lines
         ],
@@ -319,16 +307,16 @@ def dot_plot(
             aside = (place - (len(series) - 1) / 2) * min(3.0, 10 / len(series))  # equal values stay to be seen
             share = values[row]
             if share is not None:
-                told = f"{label}, {name}: {shown(share, 'percent')}"
+                tip = f"{label}, {name}: {format_value(share, 'percent')}"
                 parts.append(
                     f'<circle class="mark {paint(colour)}" cx="{across(share):.1f}" cy="{y + aside:.1f}" r="4.5" '
-                    f'data-tip="{escape(told)}"/>'
+                    f'data-tip="{escape(tip)}"/>'
                 )
     head = f'<svg class="dots" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about)}">'
     return Markup(f"{head}{''.join(parts)}</svg>")
 
 
-def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], form: Format, about: str) -> Markup:
+def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], form: Form, about: str) -> Markup:
     """A stacked bar for each row, from (part, value) pairs; the parts are numbered colours of their own."""
     longest = max((sum(value for _, value in parts) for _, parts in rows), default=0.0) or 1.0
     lines = []
@@ -336,12 +324,12 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], form: Format, 
         total = sum(value for _, value in parts)
         pieces = "".join(
             f'<i class="part p{number}" style="width:{100 * value / longest:.2f}%" '
-            f'data-tip="{escape(f"{label}, {name}: {shown(value, form)}")}"></i>'
+            f'data-tip="{escape(f"{label}, {name}: {format_value(value, form)}")}"></i>'
             for number, (name, value) in enumerate(parts)
         )
         lines.append(
             f'<div class="bar"><span class="bar-name">{escape(label)}</span><span class="bar-track">{pieces}</span>'
-            f'<span class="bar-total">{shown(total, form)}</span></div>'
+            f'<span class="bar-total">{format_value(total, form)}</span></div>'
         )
     return Markup(f'<div class="bars" role="img" aria-label="{escape(about)}">{"".join(lines)}</div>')
 
@@ -357,10 +345,10 @@ def attendance_grid(names: Sequence[str], rounds: Sequence[int], cells: Sequence
             state = cells[row][column]
             kind = {"": "absent", "answered": "there"}.get(state, "dropped")
             x, y = left + size * column, size * row + 2
-            told = f"{name}, round {number}: {state or 'not asked'}"
+            tip = f"{name}, round {number}: {state or 'not asked'}"
             parts.append(
                 f'<rect class="cell {kind}" x="{x}" y="{y}" width="{size - 3}" height="{size - 3}" rx="2" '
-                f'data-tip="{escape(told)}"/>'
+                f'data-tip="{escape(tip)}"/>'
             )
             if kind == "dropped":
                 a, b, c, d = x + 2.5, x + size - 5.5, y + 2.5, y + size - 5.5

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
+from fedaws.evaluate.catalogue import format_value
 from fedaws.report import charts
-from fedaws.report.charts import Axes, Line, shown
-from fedaws.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, setting, traces
+from fedaws.report.charts import Axes, Line
+from fedaws.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, traces
 from fedaws.report.draft import PANELS, Draft
 from fedaws.report.figures import Figure, Table, class_names, num_classes, spaced, three, two
 from fedaws.report.geometry import BINS, Cosines, Motion, cosines, motions
+from fedaws.report.words import EXAMPLES
 
 _IN_A_TABLE = 8  # rounds
 _CELLS = 16  # classes of a matrix that is written out in figures
@@ -25,12 +27,14 @@ def motion_section(draft: Draft) -> dict[str, Any] | None:
     chosen = [(g, run, steps) for g, run in _of_one_seed(draft.groups[:PANELS]) if (steps := _moving(draft, run))]
     if not chosen:
         return None
-    moved, falls = dict[int, Motion](), list[str]()
+    moved: dict[int, Motion] = {}
+    falls: list[str] = []
     for shape in dict.fromkeys(steps[-1].rows.shape for _, _, steps in chosen):
         same = [i for i, (_, _, steps) in enumerate(chosen) if steps[-1].rows.shape == shape]
-        found, fallen = motions([chosen[i][2] for i in same])
-        moved |= dict(zip(same, found, strict=True))
-        falls += [] if fallen is None else [chosen[same[fallen]][0].label]
+        in_one_plane, fallen = motions([chosen[i][2] for i in same])
+        moved |= dict(zip(same, in_one_plane, strict=True))
+        if fallen is not None:
+            falls.append(chosen[same[fallen]][0].label)
     zoom = 100 / max(0.05, *(math.hypot(*p) for m in moved.values() for at in m.places for p in at if p))
     rounds = sorted({r for motion in moved.values() for r in motion.rounds})
     draft.data["rounds"] = rounds
@@ -64,8 +68,8 @@ def _moving(draft: Draft, run: RunData) -> list[Trace]:
 
 def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, number: int, zoom: float) -> dict[str, Any]:
     """A panel, and what the slider needs."""
-    name, colour = class_names(run), draft.colours[group.label]
-    names = [name(c) for c in motion.classes]
+    colour = draft.colours[group.label]
+    names = [class_names(run)(c) for c in motion.classes]
     ends = [(two(motion.largest[i], before=1), motion.rounds[i]) for i in (0, -1)]
     about = f"{group.label}: {len(names)} classes in the plane. The largest cosine between two of them goes from "
     about += " to ".join(f"{cosine} in round {round_num}" for cosine, round_num in ends)
@@ -93,30 +97,31 @@ def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
         else f"all {len(motion.classes)} classes"
         for _, run, motion in panels
     )  # fmt: skip
-    kept = ", ".join(f"{shown(motion.kept, 'percent')} ({group.label})" for group, _, motion in panels)
+    shares = ", ".join(f"{format_value(motion.share, 'percent')} ({group.label})" for group, _, motion in panels)
     if len(panels) > 4:  # too many to be read one by one
-        parts = [motion.kept for _, _, motion in panels]
-        kept = f"{shown(min(parts), 'percent')} to {shown(max(parts), 'percent')}"
+        parts = [motion.share for _, _, motion in panels]
+        shares = f"{format_value(min(parts), 'percent')} to {format_value(max(parts), 'percent')}"
     seed = f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     part = "A plane shows only a part of so many dimensions, of the rows' squared length"
-    return f"{seed}; {', '.join(drawn)}. {part} {kept}."
+    return f"{seed}; {', '.join(drawn)}. {part} {shares}."
 
 
 def cosine_section(draft: Draft) -> dict[str, Any] | None:
     """Matrices of few classes; histogram and nearest pairs of many."""
     groups = [group for group in draft.groups[:PANELS] if group.shown.weights is not None]
-    found = [(g, cosines(W, len(groups))) for g in groups if (W := class_matrix(g.shown, draft.notices)) is not None]
-    if not found:
+    pairs = [(g, cosines(W, len(groups))) for g in groups if (W := class_matrix(g.shown, draft.notices)) is not None]
+    if not pairs:
         return None
-    many = [(group, cosine) for group, cosine in found if cosine.classes > _CELLS]
+    many = [(group, cosine) for group, cosine in pairs if cosine.classes > _CELLS]
     return {
-        "panels": [_cosine_panel(draft, group, cosine, number) for number, (group, cosine) in enumerate(found)],
+        "panels": [_cosine_panel(draft, group, cosine, number) for number, (group, cosine) in enumerate(pairs)],
         "histogram": _histogram(draft, many) if many else None,
     }
 
 
 def _cosine_panel(draft: Draft, group: Group, cosine: Cosines, number: int) -> dict[str, Any]:
-    name, count = class_names(group.shown), cosine.classes
+    name = class_names(group.shown)
+    count = cosine.classes
     panel: dict[str, Any] = {"label": group.label, "swatch": charts.swatch(draft.colours[group.label])}
     panel |= {"heat": None, "image": None, "pairs": None}
     if cosine.matrix is not None and count <= _CELLS:
@@ -156,52 +161,56 @@ def _keep_matrix(draft: Draft, key: str, rows: list[list[float]], name: Callable
 
 def class_section(draft: Draft) -> dict[str, Any] | None:
     """Per-class precision: dots of few classes, a histogram of many and the hardest of them."""
-    found = [(group, details) for group in draft.groups if (details := group.shown.details)]
-    if not found:
+    examined = [(group, details) for group in draft.groups if (details := group.shown.details)]
+    if not examined:
         return None
-    first, details = found[0]
-    found = [(g, d) for g, d in found if _subject(g.shown) == _subject(first.shown)]  # others have other classes
-    tested = sorted({c for _, d in found for c in d.classes})
+    first, details = examined[0]
+    comparable = [(g, d) for g, d in examined if _subject(g.shown) == _subject(first.shown)]
+    tested = sorted({c for _, d in comparable for c in d.classes})
     dots = len(tested) <= _DOTS
-    plot, table = _dots(draft, found, tested) if dots else _class_histogram(draft, found)
+    plot, table = _dots(draft, comparable, tested) if dots else _class_histogram(draft, comparable)
+    what = EXAMPLES[first.shown.tested_on]
     share = f"that carry its label, the share for which it is among the best {details.best_of}"
-    note = f"Of the test examples {share if details.label_sets else 'of a class, the share whose best class it is'}."
+    note = f"Of the {what} {share if details.label_sets else 'of a class, the share whose best class it is'}."
     if details.examples < details.test_examples:
-        note += f" {details.examples:,} of {details.test_examples:,} test examples, evenly spaced."
-    if len(found) < len(draft.groups):
-        note += f" Only runs on {setting(first.config, 'data.name')} that have been examined."
+        note += f" {details.examples:,} of {details.test_examples:,} {what}, evenly spaced."
+    if len(comparable) < len(draft.groups):
+        note += f" Only examined runs on the data of {first.label}."
     title = "Share of each class that is right" if dots else "Share of the classes by their precision"
     return {"title": title, "plot": plot, "table": table, "note": note}
 
 
-def _subject(run: RunData) -> tuple[str, int | None]:
-    return run.config.data.name, num_classes(run)
+def _subject(run: RunData) -> tuple[object, ...]:
+    """Runs of different subjects have different classes."""
+    return run.own_data, run.config.data.name, num_classes(run), run.tested_on
 
 
 Examined = list[tuple[Group, Details]]
 
 
-def _dots(draft: Draft, found: Examined, tested: list[int]) -> tuple[Markup, Table]:
-    name = class_names(found[0][0].shown)
+def _dots(draft: Draft, examined: Examined, tested: list[int]) -> tuple[Markup, Table]:
+    name = class_names(examined[0][0].shown)
     series: list[tuple[str, int, list[float | None]]] = []
-    for group, d in found:
+    for group, d in examined:
         share = {c: right / n for c, right, n in zip(d.classes, d.right, d.count, strict=True) if n}
         series.append((group.label, draft.colours[group.label], [share.get(c) for c in tested]))
     worst = min((v for _, _, values in series for v in values if v is not None), default=0.0)
-    about = f"Share of each class's test examples that are right: {len(tested)} classes, {len(found)} methods."
+    about = f"Share of each class's examples that are right: {len(tested)} classes, {len(examined)} methods."
     plot = charts.dot_plot([name(c) for c in tested], series, 0.5 if worst >= 0.5 else 0.0, about)
     rows = [[name(c), *(_percent(values[i]) for _, _, values in series)] for i, c in enumerate(tested)]
     return plot, Table("Per class", ["class", *(label for label, _, _ in series)], rows)
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else shown(value, "percent")
+    return "–" if value is None else format_value(value, "percent")
 
 
-def _class_histogram(draft: Draft, found: Examined) -> tuple[Markup, Table]:
-    lines, rows = [], []
-    for group, d in found:
-        bins, name = len(d.histogram), class_names(group.shown)
+def _class_histogram(draft: Draft, examined: Examined) -> tuple[Markup, Table]:
+    lines = []
+    rows = []
+    for group, d in examined:
+        bins = len(d.histogram)
+        name = class_names(group.shown)
         centres = [(2 * i + 1) / (2 * bins) for i in range(bins)]
         part = [n / max(1, sum(d.histogram)) for n in d.histogram]
         lines.append(Line(group.label, draft.colours[group.label], centres, part))
@@ -209,7 +218,7 @@ def _class_histogram(draft: Draft, found: Examined) -> tuple[Markup, Table]:
         rows += [[group.label, name(c), f"{right} of {n}"] for c, right, n in ranked[:5]]
     axes = Axes("Share of the classes by their precision", "share of a class's examples that are right", "percent", 0.0)
     plot, draft.data["charts"]["classes"] = _shifted(charts.steps_chart(lines, axes, "classes"))
-    return plot, Table("The hardest classes, those with most test examples first", ["method", "class", "right"], rows)
+    return plot, Table("The hardest classes, those with most examples first", ["method", "class", "right"], rows)
 
 
 def confusion_section(draft: Draft) -> list[dict[str, Any]]:
@@ -232,9 +241,11 @@ def _confusion_panel(
     draft: Draft, group: Group, details: Details, wrong: list[list[float]], largest: float, number: int
 ) -> dict[str, Any]:
     """`largest` of all panels has the full colour: the same colour is the same share everywhere."""
-    name, heat, image = class_names(group.shown), None, None
-    if details.confusion:
-        counts = details.confusion
+    name = class_names(group.shown)
+    counts = details.confusion
+    heat = None
+    image = None
+    if counts:
         if len(counts) <= _CELLS:
             text = [[f"{n}" if n else "·" for n in row] for row in counts]
             names = [name(i)[:6] for i in range(len(counts))]
@@ -250,6 +261,7 @@ def _confusion_panel(
         "seed": group.shown.config.seed,
         "errors": details.errors,
         "examples": details.examples,
+        "what": EXAMPLES[group.shown.tested_on],
         "heat": heat,
         "image": image,
         "pairs": [_pair(pair, name) for pair in details.pairs[:_PAIRS]],
@@ -267,14 +279,14 @@ def _pair(pair: Pair, name: Callable[[int], str]) -> dict[str, Any]:
 
 
 def _shifted(drawn: tuple[Markup, dict[str, Any]]) -> tuple[Markup, dict[str, Any]]:
-    """A histogram's values are told by bin."""
+    """The page's script tells a histogram's values by bin."""
     return drawn[0], drawn[1] | {"bins": True}
 
 
 def _share_above(cosine: Cosines, limit: float) -> str:
     """Of the histogram's pairs."""
     first = round((limit + 1) * BINS / 2)
-    return shown(sum(cosine.histogram[first:]) / max(1, sum(cosine.histogram)), "percent")
+    return format_value(sum(cosine.histogram[first:]) / max(1, sum(cosine.histogram)), "percent")
 
 
 def _at(motion: Motion, round_num: int) -> str:

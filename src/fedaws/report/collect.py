@@ -1,30 +1,34 @@
-"""What run folders hold, read with suspicion: whatever is missing or damaged becomes a notice, never an exception."""
+"""What run folders hold: the runs of a report, their groups, and the tensors of those shown class by class."""
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
+import tomli_w
 import torch
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
-from fedaws.config import Config
-from fedaws.core.methods import method_names
+from fedaws.config import Config, from_toml
+from fedaws.core.methods import method_names, method_of, role_of
 from fedaws.errors import FedawsError
-from fedaws.record.files import read_tensors, tensor_sizes
+from fedaws.record.files import tensor_sizes
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import differences
 from fedaws.record.made_with import MADE_WITH
+from fedaws.report.reader import attempt, check, read_lines, read_object, read_text, read_weights
 
 MOST_RUNS = 64
-_T = TypeVar("_T")
+_MOST_LETTERS = 60  # of a name that a file gives
 
 Row = dict[str, float]
 """A line of metrics.jsonl, its finite numbers only; "round" is a whole one."""
-
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -91,7 +95,8 @@ class RunData:
     name: str
     folder: RunFolder
     config: Config
-    rows: list[Row]
+    method: str  # the configuration has another one where it does not know this one
+    rows: list[Row] = field(default_factory=list)
     finished: bool = False
     facts: Facts | None = None
     sizes: dict[str, int] = field(default_factory=dict)  # numbers in each tensor of the model
@@ -115,6 +120,41 @@ class RunData:
     def theta_numbers(self) -> int:
         """Parameters of the encoder."""
         return sum(size for name, size in self.sizes.items() if name.startswith("theta/"))
+
+    def fact(self, name: str) -> Any:
+        """What the weights say of themselves; None if they do not say it, as those of older versions."""
+        return getattr(self.facts, name, None)
+
+    @property
+    def own_data(self) -> bool:
+        """Whether the data were given in Python, so that no configuration names them."""
+        return bool(self.fact("own_data")) and not self.attendance
+
+    @property
+    def own_method(self) -> bool:
+        """Whether the method is a user's."""
+        return self.method not in method_names() or bool(self.fact("own_method"))
+
+    @property
+    def label(self) -> str | None:
+        """The user's name for this run."""
+        return _short(self.fact("label") or "") or None
+
+    @property
+    def role(self) -> str:
+        """What the method is."""
+        usual = "a method of your own" if self.own_method else role_of(self.method)
+        return _short(self.fact("role") or "") or usual
+
+    @property
+    def sent_rows(self) -> str | None:
+        """What of W a client is sent, if it is known."""
+        return self.fact("rows") or (None if self.own_method else method_of(Config(method=self.method)).rows)
+
+    @property
+    def tested_on(self) -> str:
+        """Which examples the figures are of: "test", "held-out" or "training"."""
+        return str(self.fact("tested_on") or ("held-out" if self.config.data.validation else "test"))
 
 
 @dataclass
@@ -158,17 +198,14 @@ class Collected:
 def collect(paths: Sequence[Path]) -> Collected:
     """The runs in these folders, or in the folders below them; refused only if there is none that can be read."""
     notices: list[str] = []
-    runs, places = [], [place for path in paths for place in find_runs(path)]
-    places = list(dict.fromkeys(places))
-    for place in places[:MOST_RUNS]:
-        run = _tried(lambda place=place: _read_run(place, notices), notices)  # type: ignore[misc]
-        if run is not None:
-            runs.append(run)
+    places = list(dict.fromkeys(place for path in paths for place in find_runs(path)))
+    runs = [attempt(partial(_read_run, place, notices), notices) for place in places[:MOST_RUNS]]
     if len(places) > MOST_RUNS:
         notices.append(f"{len(places)} runs were given; the first {MOST_RUNS} are shown")
-    if not runs:
+    groups = grouped([run for run in runs if run is not None], notices)
+    if not groups:
         raise FedawsError(notices[0] if notices else f"no run folder in {', '.join(map(str, paths))}")
-    return Collected(grouped(runs), notices, places)
+    return Collected(groups, notices, places)
 
 
 def _name(place: Path) -> str:
@@ -183,32 +220,59 @@ def find_runs(path: Path) -> list[Path]:
     if not path.is_dir():
         raise FedawsError(f"{path} is not a folder; give the folder of a run or of a comparison")
     below = sorted(p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/config.toml"))
-    found = [p for p in below if any((p / part).exists() for part in ("metrics.jsonl", "model", "checkpoints"))]
+    runs = [p for p in below if any((p / part).exists() for part in ("metrics.jsonl", "model", "checkpoints"))]
     order = {method: place for place, method in enumerate(method_names())}
-    return sorted(found, key=lambda p: (p.parent, order.get(p.name.rpartition("-seed")[0], len(order)))) or [path]
+    return sorted(runs, key=lambda p: (p.parent, order.get(p.name.rpartition("-seed")[0], len(order)))) or [path]
 
 
-def grouped(runs: Iterable[RunData]) -> list[Group]:
-    """Runs with the same settings but for the seed, in the order in which they came, each under a name of its own."""
-    by_settings: dict[str, list[RunData]] = {}
+def grouped(runs: Iterable[RunData], notices: list[str]) -> list[Group]:
+    """Runs that differ in nothing but the seed, in the order in which they came, each kind under a name of its own.
+
+    Runs that do not even differ in the seed are no sample of anything: their figures are not averaged.
+    """
+    kinds: dict[object, list[RunData]] = {}
+    twins = Counter[object]()
     for run in runs:
-        key = run.config.model_copy(update={"seed": 0}).model_dump_json()
-        by_settings.setdefault(key, []).append(run)
-    groups = [sorted(same, key=lambda run: run.config.seed) for same in by_settings.values()]
-    return [Group(label, same) for label, same in zip(_labels([g[0].config for g in groups]), groups, strict=True)]
+        settings = run.config.model_copy(update={"seed": 0}).model_dump_json()
+        kind = (run.method, run.role, run.label, settings)
+        twin = (kind, run.config.seed)
+        kinds.setdefault((kind, twins[twin]), []).append(run)
+        twins[twin] += 1
+    repeated = sum(count for count in twins.values() if count > 1)
+    if repeated:
+        notices.append(
+            f"{repeated} runs have the method, settings and seed of another: each is shown by itself, without a mean. "
+            "If they differ in code of your own, give each a label"
+        )
+    kinds = {kind: sorted(same, key=lambda run: run.config.seed) for kind, same in kinds.items()}
+    return [
+        Group(label, same) for label, same in zip(_labels([k[0] for k in kinds.values()]), kinds.values(), strict=True)
+    ]
 
 
-def _labels(configs: list[Config]) -> list[str]:
-    """The method; where two have the same one, also the settings in which these differ."""
+def _labels(runs: list[RunData]) -> list[str]:
+    """The user's label or the method; where two have the same one, also what tells them apart."""
     labels = []
-    for cfg in configs:
-        same = [other for other in configs if other.method == cfg.method]
-        keys = dict.fromkeys(key for other in same for key, _, _ in differences(cfg, other) if key != "seed")
+    for run in runs:
+        name = run.label or run.method
+        same = [other.config for other in runs if (other.label or other.method) == name]
+        keys = dict.fromkeys(key for cfg in same for key, _, _ in differences(run.config, cfg) if key != "seed")
         chosen = [key for key in keys if key != "name"] or list(keys)
-        extra = [f"{key.split('.')[-1]}={setting(cfg, key)}" for key in chosen[:3]]
-        labels.append(" ".join([cfg.method, *extra]))
-    return [f"{label} ({labels[: i + 1].count(label)})" if labels.count(label) > 1 else label
-            for i, label in enumerate(labels)]  # fmt: skip
+        labels.append(" ".join([name, *(f"{key.split('.')[-1]}={setting(run.config, key)}" for key in chosen[:3])]))
+    labels = _told_apart(labels, [run.role for run in runs])
+    labels = _told_apart(labels, [run.name for run in runs])
+    return _told_apart(labels, [str(number) for number in range(1, len(runs) + 1)])
+
+
+def _told_apart(labels: list[str], notes: list[str]) -> list[str]:
+    """Labels that stand twice get their notes, if these differ.
+
+    >>> _told_apart(["a", "a", "b"], ["1", "2", "3"]), _told_apart(["a", "a"], ["1", "1"])
+    (['a (1)', 'a (2)', 'b'], ['a', 'a'])
+    """
+    pairs = list(zip(labels, notes, strict=True))
+    notes_of = {label: {note for other, note in pairs if other == label} for label in labels}
+    return [f"{label} ({note})" if len(notes_of[label]) > 1 else label for label, note in pairs]
 
 
 def setting(cfg: Config, dotted: str) -> str:
@@ -232,16 +296,16 @@ def setting(cfg: Config, dotted: str) -> str:
 
 def _read_run(place: Path, notices: list[str]) -> RunData:
     folder = RunFolder(place)
-    run = RunData(_name(place), folder, folder.config(), [], folder.finished)
-    run.rows = _metrics(folder, notices)
-    run.weights, run.facts = _weights(folder, notices)
+    config, method = _read_config(place)
+    run = RunData(_name(place), folder, config, method, _read_metrics(folder.metrics_file, notices), folder.finished)
+    run.weights, run.facts = _read_facts(folder, notices)
     if run.weights is not None:
-        weights = run.weights
-        run.sizes = _tried(lambda: tensor_sizes(weights), notices) or {}
-    run.details = _tried(lambda: _details(folder), notices)
-    run.made_with = _tried(lambda: _words(place / MADE_WITH), notices) or {}
-    run.attendance = _attendance(place / PARTICIPANTS, notices)
-    run.rejected = _tried(lambda: _rejected(place / "flower.json"), notices) or {}
+        run.sizes = attempt(partial(tensor_sizes, run.weights), notices) or {}
+    run.details = attempt(partial(_read_details, folder.details_file), notices)
+    run.made_with = attempt(partial(_read_versions, place / MADE_WITH), notices) or {}
+    answers = read_lines(place / PARTICIPANTS, Attendance.model_validate_json, notices)
+    run.attendance = [answer for _, answer in sorted({answer.round: answer for answer in answers}.items())]
+    run.rejected = attempt(partial(_read_rejected, place / "flower.json"), notices) or {}
     if not run.rows and run.facts is None:
         notices.append(f"{place} has no figures and no checkpoint yet: only its settings are shown")
     elif not run.finished:
@@ -252,106 +316,78 @@ def _read_run(place: Path, notices: list[str]) -> RunData:
     return run
 
 
-def _tried(read: Callable[[], _T], notices: list[str]) -> _T | None:
-    """What can be read, or a notice of why not."""
+def _read_config(place: Path) -> tuple[Config, str]:
+    """The settings and the name of the method, which may be one that only the user's code knows."""
+    path = place / "config.toml"
+    text = read_text(path)
+    if not path.is_file():
+        raise FedawsError(f"{place} is not a run folder: no readable config.toml in it")
     try:
-        return read()
-    except FedawsError as error:
-        notices.append(" ".join(str(error).split()))
-    except OSError as error:
-        notices.append(f"cannot read {error.filename}: {error.strerror or error}")
-    return None
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError):  # said better below
+        tree = {}
+    method = tree.get("method")
+    if not isinstance(method, str) or method in method_names():
+        config = check(partial(from_toml, text, str(path)), path)
+        return config, config.method
+    known = tomli_w.dumps(tree | {"method": "positive-only"})
+    return check(partial(from_toml, known, str(path)), path), _short(method) or "nameless"
 
 
-def _metrics(folder: RunFolder, notices: list[str]) -> list[Row]:
+def _short(text: str) -> str:
+    """A name from a file, in one line of bounded length."""
+    return " ".join(str(text).split())[:_MOST_LETTERS]
+
+
+def _read_metrics(path: Path, notices: list[str]) -> list[Row]:
     """The rows in the order of their rounds; of a round that stands twice the last."""
-    found = _tried(folder.metrics, notices) or []
-    lines = len((_tried(folder.metrics_file.read_bytes, notices) or b"").splitlines())
-    rows = {row["round"]: clean for row in found if (clean := _numbers(row))}
-    if lines > len(found):
-        notices.append(f"{folder.metrics_file} has {lines - len(found)} lines that are no rows of metrics; left out")
-    return [rows[number] for number in sorted(rows)]
+    rows = read_lines(path, _parse_row, notices)
+    return [row for _, row in sorted({row["round"]: row for row in rows}.items())]
 
 
-def _numbers(row: dict[str, Any]) -> Row | None:
-    if isinstance(row["round"], bool) or not 0 <= row["round"] <= 10**12:
-        return None
-    kept = {k[:60]: v for k, v in row.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    return {k: v for k, v in kept.items() if abs(v) < 1e300 and math.isfinite(v)}
+def _parse_row(line: str) -> Row:
+    """A row's finite numbers; a line without a round is no row."""
+    values = json.loads(line)
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    row = {_short(k): v for k, v in numbers.items() if abs(v) < 1e300 and math.isfinite(v)}
+    if not isinstance(row.get("round"), int) or not 0 <= row["round"] <= 10**12:
+        raise ValueError("no round")
+    return row
 
 
-def _weights(folder: RunFolder, notices: list[str]) -> tuple[Path | None, Facts | None]:
-    """The model, or the newest checkpoint that can be read."""
-    files = [folder.model_file] if folder.finished else []
-    for path in [*files, *reversed(folder.checkpoints())]:
-        facts = _tried(lambda path=path: _facts(path), notices)  # type: ignore[misc]
+def _read_facts(folder: RunFolder, notices: list[str]) -> tuple[Path | None, Facts | None]:
+    """The model, or the newest checkpoint that can be read, and what it says of itself."""
+    models = [folder.model_file] if folder.finished else []
+    for path in [*models, *reversed(folder.checkpoints())]:
+        facts = attempt(partial(_facts_in, path), notices)
         if facts is not None:
             return path, facts
     return None, None
 
 
-def _facts(path: Path) -> Facts:
-    _, text = read_tensors(path, only=())
-    return _checked(lambda: Facts.model_validate_json(text), path)
+def _facts_in(path: Path) -> Facts:
+    _, text = read_weights(path, only=())
+    return check(lambda: Facts.model_validate_json(text), path)
 
 
-def _checked(make: Callable[[], _T], path: Path) -> _T:
-    try:
-        return make()
-    except (ValueError, RecursionError) as error:  # pydantic's and json's among them
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise FedawsError(f"{path} is damaged ({reason}); what it holds is left out") from None
-
-
-def _details(folder: RunFolder) -> Details | None:
-    path = folder.details_file
-    if not path.exists():
+def _read_details(path: Path) -> Details | None:
+    details = read_object(path)
+    if not details.keys() - {"round"}:  # nothing was there to test on
         return None
-    text = path.read_bytes()
-    found = _checked(lambda: json.loads(text), path)
-    if isinstance(found, dict) and set(found) == {"round"}:  # nothing was there to test on
-        return None
-    return _checked(lambda: Details.model_validate(found), path)
+    return check(lambda: Details.model_validate(details), path)
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no such file."""
-    if not path.exists():
-        return {}
-    text = path.read_bytes()
-    found = _checked(lambda: json.loads(text), path)
-    if not isinstance(found, dict):
-        raise FedawsError(f"{path} is damaged (no JSON object); what it holds is left out")
-    return found
+def _read_versions(path: Path) -> dict[str, str]:
+    return {_short(k): str(v)[:200] for k, v in list(read_object(path).items())[:20]}
 
 
-def _words(path: Path) -> dict[str, str]:
-    return {str(k)[:40]: str(v)[:200] for k, v in list(_object(path).items())[:20]}
-
-
-def _rejected(path: Path) -> dict[str, int]:
+def _read_rejected(path: Path) -> dict[str, int]:
     """Dropped replies by reason, as Flower's server counts them over the run."""
-    found = _object(path).get("rejected", {})
-    kept = found.items() if isinstance(found, dict) else ()
-    return {str(k)[:40]: v for k, v in kept if isinstance(v, int) and not isinstance(v, bool)}
-
-
-def _attendance(path: Path, notices: list[str]) -> list[Attendance]:
-    """Of a round that stands twice, as after a restart, the last line counts."""
-    if not path.exists():
-        return []
-    lines = (_tried(lambda: path.read_text(encoding="utf-8", errors="replace"), notices) or "").splitlines()
-    found: dict[int, Attendance] = {}
-    bad = 0
-    for line in lines:
-        try:
-            one = Attendance.model_validate_json(line)
-            found[one.round] = one
-        except ValidationError:
-            bad += 1
-    if bad:
-        notices.append(f"{path} has {bad} lines that cannot be read; left out")
-    return [found[number] for number in sorted(found)]
+    reasons = read_object(path).get("rejected")
+    counts = reasons.items() if isinstance(reasons, dict) else ()
+    return {_short(k): v for k, v in counts if isinstance(v, int) and not isinstance(v, bool)}
 
 
 # --- tensors, read only for the runs that are shown class by class ---------------------------------------------------
@@ -361,32 +397,32 @@ def class_matrix(run: RunData, notices: list[str]) -> Tensor | None:
     """W at the end, or as far as the run has come."""
     if run.weights is None:
         return None
-    weights = run.weights
-    found = _tried(lambda: read_tensors(weights, only=("W",))[0], notices) or {}
-    W = found.get("W")
+    tensors, _ = attempt(partial(read_weights, run.weights, only=("W",)), notices) or ({}, "")
+    W = tensors.get("W")
     if W is None or W.ndim != 2 or len(W) < 2 or not W.is_floating_point():
-        notices.append(f"{weights} has no matrix W of class embeddings; left out")
+        notices.append(f"{run.weights} has no matrix W of class embeddings; left out")
         return None
     return W.float()
 
 
 def traces(run: RunData, notices: list[str]) -> list[Trace]:
     """The rows of W that were kept along the way."""
-    found = list[Trace]()
+    steps: list[Trace] = []
     for path in run.folder.traces():
-        tensors = _tried(lambda path=path: read_tensors(path), notices)  # type: ignore[misc]
-        if tensors is None:
-            continue
-        classes, rows = (tensors[0].get(name) for name in ("classes", "rows"))
-        sound = classes is not None and rows is not None and rows.ndim == 2 and classes.shape == rows.shape[:1]
-        number = path.stem.removeprefix("W-")
-        if classes is None or rows is None or not sound or classes.is_floating_point() or not number.isdigit():
-            notices.append(f"{path} is damaged (not rows of W and their classes); left out")
-            continue
-        if not found or rows.shape[1] == found[0].rows.shape[1]:
-            found.append(Trace(int(number), classes.long(), rows.float()))
-    later = run.rounds_done
-    return [trace for trace in found if trace.round <= later or not later]
+        step = attempt(partial(_read_trace, path), notices)
+        if step is not None and (not steps or step.rows.shape[1] == steps[0].rows.shape[1]):
+            steps.append(step)
+    return [step for step in steps if step.round <= run.rounds_done or not run.rounds_done]
+
+
+def _read_trace(path: Path) -> Trace:
+    tensors, _ = read_weights(path)
+    number = path.stem.removeprefix("W-")
+    match tensors.get("classes"), tensors.get("rows"):
+        case Tensor() as classes, Tensor() as rows if number.isdigit() and not classes.is_floating_point():
+            if rows.ndim == 2 and classes.shape == rows.shape[:1]:
+                return Trace(int(number), classes.long(), rows.float())
+    raise FedawsError(f"{path} is damaged (not rows of W and their classes); left out")
 
 
 def unit(W: Tensor) -> Tensor:

@@ -1,54 +1,61 @@
 """Where time and bytes went, and who took part."""
 
+from collections import Counter
 from typing import Any
 
-from fedaws.core.methods import method_of
+from fedaws.evaluate.catalogue import format_value
 from fedaws.report import charts
-from fedaws.report.charts import shown
-from fedaws.report.collect import Group, RunData
+from fedaws.report.collect import Attendance, Group, Row, RunData
 from fedaws.report.figures import Table, in_bytes, num_classes, spaced
 
 MOST_FEDERATIONS = 4
 """Runs of real devices whose nodes are shown one by one."""
+_NODES = 60  # of a run
+_COUNTED = ("own", "fixed", "all")  # ways to send rows whose bytes are known
+
+
+Bar = tuple[str, list[tuple[str, float]]]
+"""A label, and seconds by part."""
 
 
 def times(groups: list[Group]) -> dict[str, Any] | None:
-    """Seconds of a round by what they went to, and bytes that a client would be sent and send."""
-    rows, table, traffic = [], [], []
-    for group in groups:
-        run = group.shown
-        rounds = run.facts.round if run.facts else 0
-        if run.facts and "clients" in run.facts.parts and rounds:
-            parts = run.facts.parts
-            clients = parts.get("clients", 0.0)
-            spent = [("clients", clients), ("server", max(0.0, run.facts.seconds - clients)),
-                     ("evaluation", parts.get("evaluation", 0.0)), ("records", parts.get("records", 0.0))]  # fmt: skip
-            per_round = [(name, max(0.0, seconds) / rounds) for name, seconds in spent]
-            rows.append((group.label, per_round))
-            table.append([group.label, *(shown(s, "seconds") for _, s in per_round)])
-        if run.sizes:
-            traffic.append(_traffic(group, run))
-    if not rows and not traffic:
+    """Seconds per round by what they went to, and bytes that a client would be sent and send."""
+    bars = [bar for group in groups if (bar := _round_bar(group))]
+    traffic = [_traffic(group) for group in groups if group.shown.sizes and group.shown.sent_rows in _COUNTED]
+    if not bars and not traffic:
         return None
-    about = "Time of a round by part: " + "; ".join(
-        f"{label} {shown(sum(s for _, s in p), 'seconds')}" for label, p in rows
-    )
+    totals = "; ".join(f"{label} {format_value(sum(s for _, s in parts), 'seconds')}" for label, parts in bars)
+    head = ["method", "to the client", "of which W", "back", "of which W"]
     return {
-        "plot": charts.bars(rows, "seconds", about) if rows else None,
-        "parts": ["clients", "server", "evaluation", "records"],
-        "table": Table("Seconds a round, by part", ["method", "clients", "server", "evaluation", "records"], table),
-        "traffic": Table(
-            "Bytes of one client in one round",
-            ["method", "to the client", "of which W", "back", "of which W"],
-            traffic,
-        ),
+        "time": _time_panel(bars, "method", f"Time of a round by part: {totals}") if bars else None,
+        "traffic": Table("Bytes of one client in one round", head, traffic),
     }
 
 
-def _traffic(group: Group, run: RunData) -> list[str]:
-    """4 bytes a number; no framing, no compression."""
-    theta, all_rows, classes = 4 * run.theta_numbers, 4 * run.sizes.get("W", 0), num_classes(run) or 1
-    rows = method_of(group.config).rows
+def _round_bar(group: Group) -> Bar | None:
+    """A mean round; what training took beyond its clients is the server's."""
+    facts = group.shown.facts
+    if not facts or not facts.round or "clients" not in facts.parts:
+        return None
+    spent = {"clients": 0.0, "server": facts.seconds - facts.parts["clients"], "evaluation": 0.0, "records": 0.0}
+    return group.label, [(n, max(0.0, facts.parts.get(n, seconds)) / facts.round) for n, seconds in spent.items()]
+
+
+def _time_panel(bars: list[Bar], kind: str, about: str) -> dict[str, Any]:
+    """The bars, what their parts are, and the same as a table."""
+    parts = [name for name, _ in bars[0][1]]
+    rows = [[label, *(format_value(seconds, "seconds") for _, seconds in spent)] for label, spent in bars]
+    table = Table("Seconds per round, by part", [kind, *parts], rows)
+    return {"plot": charts.bars(bars, "seconds", about), "parts": parts, "table": table}
+
+
+def _traffic(group: Group) -> list[str]:
+    """Four bytes per number; no framing, no compression."""
+    run = group.shown
+    theta = 4 * run.theta_numbers
+    all_rows = 4 * run.sizes.get("W", 0)
+    classes = num_classes(run) or 1
+    rows = run.sent_rows
     sent = min(classes, group.config.clients.sampled_classes or classes) if rows == "all" else 1
     down = sent * (all_rows // classes)
     up = 0 if rows == "fixed" else down
@@ -57,7 +64,7 @@ def _traffic(group: Group, run: RunData) -> list[str]:
 
 def flower(runs: list[RunData], notices: list[str]) -> list[dict[str, Any]]:
     """Who took part in runs over real devices, and where their rounds' time went."""
-    found = []
+    panels = []
     for run in runs:
         if not run.attendance and not run.rejected and not any("round_seconds" in row for row in run.rows):
             continue
@@ -69,56 +76,49 @@ def flower(runs: list[RunData], notices: list[str]) -> list[dict[str, Any]]:
             panel["rejected"] = Table("Replies that were dropped, by reason", ["reason", "replies"], rows)
         timed = [row for row in run.rows if "round_seconds" in row]
         if timed:
-            panel["times"] = _round_times([timed[i] for i in spaced(list(range(len(timed))), 24)])
-        found.append(panel)
-    if len(found) > MOST_FEDERATIONS:
-        notices.append(f"{len(found)} runs are of devices; who took part is shown of the first {MOST_FEDERATIONS}")
-    return found[:MOST_FEDERATIONS]
+            panel["times"] = _round_times(spaced(timed, 24))
+        panels.append(panel)
+    if len(panels) > MOST_FEDERATIONS:
+        notices.append(f"{len(panels)} runs are of devices; who took part is shown of the first {MOST_FEDERATIONS}")
+    return panels[:MOST_FEDERATIONS]
 
 
 def _attendance(run: RunData) -> dict[str, Any]:
     names = sorted({n for one in run.attendance for n in [*one.answered, *one.dropped]}, key=_natural)
-    rounds = [one.round for one in run.attendance]
-    chosen = [run.attendance[i] for i in spaced(list(range(len(rounds))), 60)]
-    shown_names = names[:60]
-    cells = [
-        [
-            "answered" if n in one.answered else (f"dropped, {one.dropped[n]}" if n in one.dropped else "")
-            for one in chosen
-        ]
-        for n in shown_names
-    ]
-    answered = sum(one.replies for one in run.attendance)
-    asked = sum(one.asked for one in run.attendance)
-    about = f"{len(names):,} nodes over {len(rounds):,} rounds: {answered:,} of {asked:,} orders were answered."
-    if len(names) > len(shown_names):
-        about += f" The first {len(shown_names)} nodes are shown."
+    rounds = spaced(run.attendance, 60)
+    replies = sum(one.replies for one in run.attendance)
+    orders = sum(one.asked for one in run.attendance)
+    about = f"{len(names):,} nodes over {len(run.attendance):,} rounds: {replies:,} of {orders:,} orders were answered."
+    if len(names) > _NODES:
+        about += f" The first {_NODES} nodes are shown."
+    cells = [[_state(one, name) for one in rounds] for name in names[:_NODES]]
     rows = []
-    for n in shown_names:
-        drops = [one.dropped[n] for one in run.attendance if n in one.dropped]
-        why = ", ".join(f"{drops.count(r)} {r}" for r in dict.fromkeys(drops)) or "–"
-        rows.append([n, sum(n in one.answered for one in run.attendance), why])
+    for name in names[:_NODES]:
+        drops = Counter(one.dropped[name] for one in run.attendance if name in one.dropped)
+        why = ", ".join(f"{count} {reason}" for reason, count in drops.items()) or "–"
+        rows.append([name, sum(name in one.answered for one in run.attendance), why])
     return {
-        "grid": charts.attendance_grid(shown_names, [one.round for one in chosen], cells, about),
+        "grid": charts.attendance_grid(names[:_NODES], [one.round for one in rounds], cells, about),
         "about": about,
         "table": Table("Nodes", ["node", "answers", "dropped"], rows),
     }
 
 
-def _round_times(rows: list[dict[str, float]]) -> dict[str, Any]:
-    named = [("start of the process", "import_seconds"), ("compute", "compute_seconds"), ("server", "server_seconds")]
-    bars = []
+def _state(attendance: Attendance, name: str) -> str:
+    if name in attendance.answered:
+        return "answered"
+    return f"dropped, {attendance.dropped[name]}" if name in attendance.dropped else ""
+
+
+def _round_times(rows: list[Row]) -> dict[str, Any]:
+    """The server's and a node's time of each round; what is left went to transport."""
+    keys = {"start of the process": "import_seconds", "compute": "compute_seconds", "server": "server_seconds"}
+    bars: list[Bar] = []
     for row in rows:
-        parts = [(name, max(0.0, row.get(key, 0.0))) for name, key in named]
-        rest = max(0.0, row["round_seconds"] - sum(value for _, value in parts))
+        parts = [(name, max(0.0, row.get(key, 0.0))) for name, key in keys.items()]
+        rest = max(0.0, row["round_seconds"] - sum(seconds for _, seconds in parts))
         bars.append((f"round {int(row['round'])}", [*parts, ("transport, waiting", rest)]))
-    about = "Time of each round by part."
-    table = Table(
-        "Seconds of a round",
-        ["round", *(name for name, _ in bars[0][1])],
-        [[label, *(shown(value, "seconds") for _, value in parts)] for label, parts in bars],
-    )
-    return {"plot": charts.bars(bars, "seconds", about), "parts": [name for name, _ in bars[0][1]], "table": table}
+    return _time_panel(bars, "round", "Time of each round by part.")
 
 
 def _natural(name: str) -> list[Any]:

@@ -1,68 +1,36 @@
 """Curves by round: every method's mean over its seeds, with a band, and the same as a table."""
 
 import statistics as of_numbers
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
+from fedaws.evaluate.catalogue import Measure, format_value, measure_of, measures_in
 from fedaws.report import charts
-from fedaws.report.charts import Axes, Format, Line, shown
+from fedaws.report.charts import Axes, Line
 from fedaws.report.collect import Group
 from fedaws.report.draft import Draft
 from fedaws.report.figures import Figure, Table, by_round, spaced
+from fedaws.report.words import examples_of
 
+RESULT = ("precision@1", "max_cosine")
+LEARNING = ("loss", "test_loss", "precision@3", "precision@5", "psp@1", "psp@3", "psp@5")
+THEORY = (
+    "min_separation", "positive_radius", "error_bound", "error_bound_cosine", "lemma1_bound", "theorem1_bound",
+)  # fmt: skip
+_MOST_OWN = 12  # measures of a user's own
 _POINTS = 240  # of a curve
 _IN_A_TABLE = 8  # rounds
 
 
-class Measure(NamedTuple):
-    """A column of metrics.jsonl and how it is drawn."""
-
-    key: str
-    title: str
-    note: str
-    form: Format = "number"
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
-    beside: str = ""  # a column drawn faintly beside it: what a bound bounds
+def own_measures(groups: list[Group]) -> list[str]:
+    """The keys of measures that are a user's own."""
+    columns = (key for group in groups for run in group.runs for row in run.rows for key in row)
+    return [key for key in measures_in(columns) if measure_of(key).own][:_MOST_OWN]
 
 
-RESULT = (
-    Measure(
-        "precision@1", "Precision@1", "Share of test examples whose best class is right.", "percent", low=0.0, high=1.0
-    ),
-    Measure(
-        "max_cosine", "Largest class cosine", "Of the two closest classes. At 1 they have fallen together.", high=1.0
-    ),
-)
-LEARNING = (
-    Measure("loss", "Training loss", "Mean over clients and rounds since the row before; methods differ in it.",
-            log=True),
-    Measure("test_loss", "Hinge on the test set", "The positive part of the loss, one for all methods.", log=True),
-    Measure("precision@3", "Precision@3", "With one label an example at most a third.", "percent", low=0.0),
-    Measure("precision@5", "Precision@5", "With one label an example at most a fifth.", "percent", low=0.0),
-    Measure("psp@1", "Propensity-scored precision@1", "Rare labels count more.", "percent", low=0.0),
-    Measure("psp@3", "Propensity-scored precision@3", "Rare labels count more.", "percent", low=0.0),
-    Measure("psp@5", "Propensity-scored precision@5", "Rare labels count more.", "percent", low=0.0),
-)  # fmt: skip
-THEORY = (
-    Measure("min_separation", "ρ, least distance of two classes", "Euclidean, between class embeddings.", low=0.0),
-    Measure("positive_radius", "ε, mean distance of an example to its class", "Euclidean, on the test set.", low=0.0),
-    Measure("error_bound", "Proposition 1: error ≤ 2ε/ρ", "Dotted: the error itself. A bound of 100 % says nothing.",
-            "percent", low=0.0, high=1.0, beside="error"),
-    Measure("error_bound_cosine", "Proposition 1, cosine distance", "As corrected. Dotted: the error itself.",
-            "percent", low=0.0, high=1.0, beside="error"),
-    Measure("lemma1_bound", "Lemma 1: error by the contrastive loss", "In its tight form. Dotted: the error itself.",
-            "percent", low=0.0, high=1.0, beside="error"),
-    Measure("theorem1_bound", "Theorem 1: gap to the contrastive loss", "The bound; dotted: the gap itself.",
-            low=0.0, beside="theorem1_gap"),
-)  # fmt: skip
-
-
-def curve_figures(draft: Draft, measures: Sequence[Measure]) -> list[Figure]:
+def curve_figures(draft: Draft, keys: Iterable[str]) -> list[Figure]:
     """A figure for each measure that any run has."""
-    found = [_figure(draft, measure) for measure in measures]
-    return [figure for figure in found if figure is not None]
+    figures = [_figure(draft, measure_of(key)) for key in keys]
+    return [figure for figure in figures if figure is not None]
 
 
 def _figure(draft: Draft, measure: Measure) -> Figure | None:
@@ -70,42 +38,46 @@ def _figure(draft: Draft, measure: Measure) -> Figure | None:
     if not curves:
         return None
     lines = [line for _, line in curves]
-    if measure.beside:
-        lines += [line for g, _ in curves if (line := _line(draft, g, measure.beside, faint=True)) is not None]
+    if measure.bounds:
+        lines += [line for g, _ in curves if (line := _line(draft, g, measure.bounds, faint=True)) is not None]
     log = measure.log and _spans_decades(lines)
     axes = Axes(measure.title, "round", measure.form, None if log else measure.low, measure.high, log)
     svg, draft.data["charts"][measure.key] = charts.line_chart(lines, axes, measure.key)
-    note = measure.note + (" Logarithmic scale." if log else "")
+    note = measure.note.replace("{examples}", examples_of(draft.groups)) + (" Logarithmic scale." if log else "")
     return Figure(measure.title, note, svg, _curve_table([g for g, _ in curves], measure))
 
 
 def _line(draft: Draft, group: Group, key: str, faint: bool = False) -> Line | None:
-    found = by_round(group, key)
-    if not found:
+    values = by_round(group, key)
+    if not values:
         return None
-    chosen = spaced(sorted(found), _POINTS)
-    several = not faint and any(len(found[r]) > 1 for r in chosen)
+    rounds = spaced(sorted(values), _POINTS)
+    several = not faint and any(len(values[r]) > 1 for r in rounds)
     label = f"{group.label}: {'gap' if key == 'theorem1_gap' else key}" if faint else group.label
     return Line(
         label,
         draft.colours[group.label],
-        [float(r) for r in chosen],
-        [of_numbers.fmean(found[r]) for r in chosen],
-        [min(found[r]) for r in chosen] if several else [],
-        [max(found[r]) for r in chosen] if several else [],
+        [float(r) for r in rounds],
+        [of_numbers.fmean(values[r]) for r in rounds],
+        [min(values[r]) for r in rounds] if several else [],
+        [max(values[r]) for r in rounds] if several else [],
         faint,
     )
 
 
 def _curve_table(groups: list[Group], measure: Measure) -> Table:
     series = [by_round(group, measure.key) for group in groups]
-    rounds = spaced(sorted({r for one in series for r in one}), _IN_A_TABLE)
+    rounds = spaced(sorted({r for values in series for r in values}), _IN_A_TABLE)
     rows = [
-        [f"{r:,}", *(shown(of_numbers.fmean(one[r]), measure.form) if r in one else "–" for one in series)]
+        [f"{r:,}", *(format_value(of_numbers.fmean(v[r]), measure.form) if r in v else "–" for v in series)]
         for r in rounds
     ]
-    mean = ", mean over the seeds" if any(len(g.runs) > 1 for g in groups) else ""
-    return Table(f"{measure.title} by round{mean}", ["round", *(g.label for g in groups)], rows)
+    caption = f"{measure.title} by round"
+    if any(len(group.runs) > 1 for group in groups):
+        caption += ", mean over the seeds"
+    if measure.better:
+        caption += f"; {measure.better} is better"
+    return Table(caption, ["round", *(group.label for group in groups)], rows)
 
 
 def _spans_decades(lines: list[Line]) -> bool:

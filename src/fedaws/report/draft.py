@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedaws.report.collect import Collected, Group
+from fedaws.report.colours import colour_of
 
 PANELS = 8
 """Groups whose classes are shown one by one."""
-_COLOUR_OF = {"fedaws": 0, "positive-only": 1, "fixed": 2, "softmax": 3, "contrastive": 4, "triplet": 5, "fedavg": 6}
 
 
 @dataclass
@@ -20,10 +20,22 @@ class Draft:
     data: dict[str, Any] = field(default_factory=lambda: {"charts": {}, "planes": [], "matrices": {}})
 
 
-def draft_of(found: Collected) -> Draft:
+def draft_of(collected: Collected) -> Draft:
+    """The draft of a page, its groups not yet drawn."""
+    groups = collected.groups
+    notices = list(collected.notices)
+    if len(groups) > PANELS:
+        notices.append(f"classes are shown one by one for the first {PANELS} of {len(groups)} kinds of runs")
+    if len({group.shown.tested_on for group in groups}) > 1:
+        notices.append("not all runs were tested on the same kind of examples: their figures cannot be compared")
+    return Draft(groups, _colours(groups), notices)
+
+
+def _colours(groups: list[Group]) -> dict[str, int]:
     """A method has the same colour in every report in which it stands once."""
-    methods = [group.config.method for group in found.groups]
-    distinct = len(set(methods)) == len(methods)
-    colours = {group.label: _COLOUR_OF[methods[i]] if distinct else i for i, group in enumerate(found.groups)}
-    beyond = [f"classes are shown one by one for the first {PANELS} of {len(methods)} kinds of runs"]
-    return Draft(found.groups, colours, found.notices + beyond * (len(methods) > PANELS))
+    methods = [group.shown.method for group in groups]
+    names = [group.shown.label or group.shown.method for group in groups]
+    for distinct in (methods, names):
+        if len(set(distinct)) == len(groups):
+            return {g.label: colour_of(name, distinct) for g, name in zip(groups, distinct, strict=True)}
+    return {group.label: number for number, group in enumerate(groups)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedaws.report.charts import Format, shown
+from fedaws.evaluate.catalogue import format_mean, format_value, measure_of
 from fedaws.report.collect import Group, RunData
 
 
@@ -38,13 +38,13 @@ def _value(row: dict[str, float], key: str) -> float | None:
 
 def by_round(group: Group, key: str) -> dict[int, list[float]]:
     """The values of all runs that have this round."""
-    found: dict[int, list[float]] = {}
+    values: dict[int, list[float]] = {}
     for run in group.runs:
         for row in run.rows:
             value = _value(row, key)
             if value is not None:
-                found.setdefault(int(row["round"]), []).append(value)
-    return found
+                values.setdefault(int(row["round"]), []).append(value)
+    return values
 
 
 def statistics(group: Group, key: str) -> tuple[float, float] | None:
@@ -55,17 +55,13 @@ def statistics(group: Group, key: str) -> tuple[float, float] | None:
     return of_numbers.fmean(values), of_numbers.stdev(values) if len(values) > 1 else 0.0
 
 
-def plus_minus(group: Group, key: str, form: Format = "number") -> str:
+def plus_minus(group: Group, key: str) -> str:
     """Mean and, with several seeds, standard deviation."""
-    found = statistics(group, key)
-    if found is None:
+    numbers = statistics(group, key)
+    if numbers is None:
         return "–"
-    mean, spread = found
-    if len(group.runs) == 1:
-        return shown(mean, form)
-    if form == "percent":
-        return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
-    return f"{mean:.2f} ± {spread:.2f}".replace("-", "−") if abs(mean) < 1000 else shown(mean)
+    form = measure_of(key).form
+    return format_value(numbers[0], form) if len(group.runs) == 1 else format_mean(*numbers, form)
 
 
 def spaced(values: list[Any], most: int) -> list[Any]:

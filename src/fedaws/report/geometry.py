@@ -13,9 +13,10 @@ from fedaws.report.collect import Trace, unit
 MOST_IN_A_MATRIX = 100
 NEAREST_PAIRS = 12
 BINS = 40
-_PRODUCTS, _WHOLE = 60_000_000_000, 340_000_000_000
-"""Multiplications for the nearest pairs of all runs together, a second and seven on one core: the fewer where not all
-classes can be searched. The more are enough for four runs of 17,913 classes and 512 dimensions."""
+_WHOLE = 340_000_000_000
+"""Multiplications for the nearest pairs of all runs together, seven seconds on one core: enough for four runs of 17,913
+classes and 512 dimensions."""
+_PRODUCTS = 60_000_000_000  # a second, where not all classes can be searched
 _TILE = 256  # rows
 _SAMPLED = 1_000  # classes whose pairs make the histogram of many
 _MOST_DRAWN = 160
@@ -41,15 +42,17 @@ def cosines(W: Tensor, shares: int = 1) -> Cosines:
 
     `shares` is among how many such searches the time is shared out: each then looks at fewer classes.
 
-    >>> found = cosines(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]))
-    >>> [(a, b, round(cosine, 3)) for a, b, cosine in found.pairs]
+    >>> nearest_pairs = cosines(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])).pairs
+    >>> [(a, b, round(cosine, 3)) for a, b, cosine in nearest_pairs]
     [(1, 2, 0.8), (0, 1, 0.6), (0, 2, 0.0)]
     """
-    rows, count = unit(W), len(W)
+    rows = unit(W)
+    count = len(W)
     if count <= MOST_IN_A_MATRIX:
         matrix = (rows @ rows.T).clamp(-1, 1)
         left, right = torch.triu_indices(count, count, 1)
-        values, searched = matrix[left, right], count
+        values = matrix[left, right]
+        searched = count
         order = values.argsort(descending=True, stable=True)[:NEAREST_PAIRS]
         pairs = list(zip(left[order].tolist(), right[order].tolist(), values[order].tolist(), strict=True))
     else:
@@ -66,16 +69,16 @@ def cosines(W: Tensor, shares: int = 1) -> Cosines:
 
 def _nearest_of_all(rows: Tensor) -> list[tuple[int, int, float]]:
     """Every pair once, in tiles from the diagonal to the right; a tile's best pairs are in its best rows."""
-    found: list[tuple[int, int, float]] = []
+    pairs: list[tuple[int, int, float]] = []
     for start in range(0, len(rows), _TILE):
         tile = rows[start : start + _TILE] @ rows[start:].T
         tile[:, : len(tile)].masked_fill_(torch.ones(len(tile), len(tile), dtype=torch.bool).tril_(), -2.0)
         best = tile.amax(1).topk(min(NEAREST_PAIRS, len(tile))).indices.sort().values
         values, places = tile[best].flatten().topk(min(NEAREST_PAIRS, best.numel() * tile.shape[1]))
         left, right = best[places // tile.shape[1]] + start, places % tile.shape[1] + start
-        found += zip(left.tolist(), right.tolist(), values.clamp_max(1).tolist(), strict=True)
-        found = sorted(found, key=lambda pair: -pair[2])[:NEAREST_PAIRS]
-    return [pair for pair in found if pair[2] >= -1]
+        pairs += zip(left.tolist(), right.tolist(), values.clamp_max(1).tolist(), strict=True)
+        pairs = sorted(pairs, key=lambda pair: -pair[2])[:NEAREST_PAIRS]
+    return [pair for pair in pairs if pair[2] >= -1]
 
 
 def _nearest_pairs(rows: Tensor, searched: int) -> list[tuple[int, int, float]]:
@@ -83,11 +86,11 @@ def _nearest_pairs(rows: Tensor, searched: int) -> list[tuple[int, int, float]]:
     cohort = torch.linspace(0, len(rows) - 1, searched).long()
     closest = nearest(rows, cohort, None, 1).squeeze(1)
     values = (rows[cohort] * rows[closest]).sum(1)
-    found: dict[tuple[int, int], float] = {}
+    cosine_of: dict[tuple[int, int], float] = {}
     for place in values.argsort(descending=True, stable=True)[: 2 * NEAREST_PAIRS].tolist():
         a, b = sorted((int(cohort[place]), int(closest[place])))
-        found.setdefault((a, b), float(values[place]))
-    return [(a, b, cosine) for (a, b), cosine in found.items()][:NEAREST_PAIRS]
+        cosine_of.setdefault((a, b), float(values[place]))
+    return [(a, b, cosine) for (a, b), cosine in cosine_of.items()][:NEAREST_PAIRS]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Motion:
     places: list[list[tuple[float, float] | None]]  # for each round, for each class; None before it joined
     largest: list[float]  # cosine of two of these classes, for each round
     mean: list[float]
-    kept: float  # the part of the last rows' squared length that the plane shows
+    share: float  # the part of the last rows' squared length that the plane shows
 
 
 def motions(runs: Sequence[Sequence[Trace]]) -> tuple[list[Motion], int | None]:
@@ -132,7 +135,9 @@ def _motion(traces: Sequence[Trace], plane: Tensor) -> Motion:
     classes = sorted({c for trace in traces for c in trace.classes.tolist()})
     step = -(-len(classes) // _MOST_DRAWN)
     drawn = classes[::step]
-    places, largest, mean = [], [], []
+    places = []
+    largest = []
+    mean = []
     for trace in traces:
         rows = unit(trace.rows)
         where = dict(zip(trace.classes.tolist(), (rows @ plane).tolist(), strict=True))
@@ -142,5 +147,5 @@ def _motion(traces: Sequence[Trace], plane: Tensor) -> Motion:
         largest.append(float(values.max()) if len(values) else 0.0)
         mean.append(float(values.mean()) if len(values) else 0.0)
     end = unit(traces[-1].rows)
-    kept = float((end @ plane).square().sum() / end.square().sum().clamp_min(1e-12))
-    return Motion([trace.round for trace in traces], drawn, places, largest, mean, kept)
+    share = float((end @ plane).square().sum() / end.square().sum().clamp_min(1e-12))
+    return Motion([trace.round for trace in traces], drawn, places, largest, mean, share)

@@ -9,18 +9,19 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fedaws.core.methods import method_of
 from fedaws.errors import FedawsError
+from fedaws.evaluate.catalogue import measure_of
 from fedaws.record.files import write_text
 from fedaws.report import charts, words
 from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
 from fedaws.report.collect import Collected, collect
 from fedaws.report.costs import flower, times
-from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures
+from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures, own_measures
 from fedaws.report.draft import Draft, draft_of
 from fedaws.report.figures import duration, plus_minus, statistics
 
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
+_SUMMARY = ("precision@1", "max_cosine", "min_separation")
 
 
 def write_report(paths: Sequence[Path], target: Path) -> Path:
@@ -31,10 +32,10 @@ def write_report(paths: Sequence[Path], target: Path) -> Path:
     return target
 
 
-def make_page(found: Collected) -> str:
+def make_page(collected: Collected) -> str:
     """The whole page as text."""
-    draft = draft_of(found)
-    context = _context(draft, found)
+    draft = draft_of(collected)
+    context = _context(draft, collected)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     here = resources.files("fedaws.report")
     parts = {name: (here / name).read_text(encoding="utf-8") for name in ("template.html", "style.css", "script.js")}
@@ -49,21 +50,26 @@ def _json(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _context(draft: Draft, found: Collected) -> dict[str, Any]:
+def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
     """All that the template asks for. The notices come last: every section may add some."""
-    groups, runs = draft.groups, found.runs
+    groups = draft.groups
+    runs = collected.runs
+    own = own_measures(groups)
+    columns = [*_SUMMARY, *own[:3]]
     sections = {
         "title": words.title(groups),
         "subtitle": words.subtitle(groups),
         "lead": words.lead(groups),
         "legend": [(charts.swatch(draft.colours[g.label]), g.label) for g in groups],
-        "summary": _summary(draft),
+        "columns": [measure_of(key).short for key in columns],
+        "summary": _summary(draft, columns),
         "runs": words.runs_table(runs),
         "facts": words.facts(groups),
         "settings": words.settings(groups),
         "commands": words.commands(groups),
         "result": curve_figures(draft, RESULT),
         "learning": curve_figures(draft, LEARNING),
+        "own": curve_figures(draft, own),
         "theory": curve_figures(draft, THEORY),
         "theory_table": words.theory_table(groups),
         "planes": motion_section(draft),
@@ -74,24 +80,24 @@ def _context(draft: Draft, found: Collected) -> dict[str, Any]:
         "flower": flower(runs, draft.notices),
     }
     return sections | {
-        "notices": list(dict.fromkeys(map(found.without_paths, draft.notices)))[:40],
+        "notices": list(dict.fromkeys(map(collected.without_paths, draft.notices)))[:40],
         "several": any(len(group.runs) > 1 for group in groups),
     }
 
 
-def _summary(draft: Draft) -> list[dict[str, Any]]:
+def _summary(draft: Draft, columns: list[str]) -> list[dict[str, Any]]:
+    """A row for each group, with these measures at the end of its runs."""
     rows = []
     for group in draft.groups:
+        run = group.shown
         seconds = statistics(group, "seconds")
         rows.append(
             {
                 "swatch": charts.swatch(draft.colours[group.label]),
                 "label": group.label,
-                "role": method_of(group.config).role,
-                "sees": _SEES[method_of(group.config).rows],
-                "precision": plus_minus(group, "precision@1", "percent"),
-                "cosine": plus_minus(group, "max_cosine"),
-                "separation": plus_minus(group, "min_separation"),
+                "role": run.role,
+                "sees": _SEES.get(run.sent_rows or "", "–"),
+                "values": [plus_minus(group, key) for key in columns],
                 "rounds": f"{max(run.rounds_done for run in group.runs):,}",
                 "seeds": ", ".join(str(run.config.seed) for run in group.runs),
                 "time": duration(seconds[0]) if seconds else "–",

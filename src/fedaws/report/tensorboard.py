@@ -22,9 +22,10 @@ def export(paths: Sequence[Path], target: Path) -> list[str]:
     What an earlier export has written there is replaced, so that a run can be looked at while it goes on.
     """
     writer_class = _writer_class()
-    found = collect(paths)
-    notices, names = list(found.notices), list[str]()
-    for run in found.runs:
+    collected = collect(paths)
+    notices = list(collected.notices)
+    names: list[str] = []
+    for run in collected.runs:
         names.append(run.name)
         place = target / run.name
         if names.count(run.name) > 1:

@@ -5,33 +5,73 @@ import shlex
 
 from fedaws import config as configuration
 from fedaws.config import Config
+from fedaws.evaluate.catalogue import format_value, measure_of
 from fedaws.record.journal import differences
-from fedaws.report.charts import shown
 from fedaws.report.collect import Group, RunData, setting
 from fedaws.report.figures import Table, duration, num_classes, plus_minus, statistics
 
-_SHORT = {
-    "error": "error", "error_bound": "≤ 2ε/ρ", "error_bound_cosine": "≤ cosine form", "lemma1_bound": "≤ Lemma 1",
-    "min_separation": "ρ", "positive_radius": "ε", "theorem1_gap": "Theorem 1 gap", "theorem1_bound": "≤ bound",
-}  # fmt: skip
+_BOUNDS = ("error", "error_bound", "error_bound_cosine", "lemma1_bound", "min_separation", "positive_radius",
+           "theorem1_gap", "theorem1_bound")  # fmt: skip
+EXAMPLES = {"test": "test examples", "held-out": "held-out training examples", "training": "training examples"}
+"""What runs are tested on, as a noun."""
+_OF_EXAMPLES = {
+    "test": "the test examples",
+    "held-out": "the held-out training examples (the test set was not used)",
+    "training": "its own training examples (no test set was given)",
+}
 
 
 def title(groups: list[Group]) -> str:
     """The names of the experiments."""
-    names = list(dict.fromkeys(group.config.name for group in groups))
+    names = list(dict.fromkeys(_experiment(group.shown) for group in groups))
     return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+
+
+def _experiment(run: RunData) -> str:
+    """The run's name, unless it is that of a preset on whose data it was not trained."""
+    cfg = run.config
+    if cfg.name not in configuration.presets():
+        return cfg.name
+    if run.own_data:
+        return _data(run).capitalize()
+    same_data = configuration.load(cfg.name).data.name == cfg.data.name
+    return cfg.name if same_data else setting(cfg, "data.name")
+
+
+def _data(run: RunData) -> str:
+    """What a run was trained on."""
+    if run.own_data:
+        return "data of your own"
+    return "held by the nodes" if run.fact("own_data") else setting(run.config, "data.name")
+
+
+def _encoder(run: RunData) -> str:
+    name: str = run.config.model.name
+    if run.fact("own_encoder"):
+        kind = run.fact("encoder_name")
+        name = f"encoder of your own ({kind})" if kind else "encoder of your own"
+    return f"{name}, {run.config.model.embedding_dim} dimensions, {run.theta_numbers:,} parameters"
+
+
+def examples_of(groups: list[Group]) -> str:
+    """What the figures of a page are of."""
+    kinds = {group.shown.tested_on for group in groups}
+    if len(kinds) > 1:
+        return "the examples that each run was tested on"
+    kind = kinds.pop()
+    return EXAMPLES["test"] if kind == "test" else _OF_EXAMPLES[kind]
 
 
 def subtitle(groups: list[Group]) -> str:
     """What is on the page, in one line."""
-    run, runs = groups[0].shown, [run for group in groups for run in group.runs]
-    methods, seeds = len({run.config.method for run in runs}), len({run.config.seed for run in runs})
-    rounds = max(run.config.train.rounds for run in runs)
-    kinds = (
-        _counted(methods, "method") if methods == len(groups) else _counted(len(groups), "kind of run", "kinds of runs")
-    )
-    parts = [f"{classes:,} classes" for classes in [num_classes(run)] if classes]
-    parts += [_counted(rounds, "round"), kinds, _counted(seeds, "seed")]
+    runs = [run for group in groups for run in group.runs]
+    methods = len({(run.method, run.role, run.label) for run in runs})
+    kinds = _counted(len(groups), "kind of run", "kinds of runs")
+    classes = num_classes(groups[0].shown)
+    parts = [f"{classes:,} classes"] if classes else []
+    parts.append(_counted(max(run.config.train.rounds for run in runs), "round"))
+    parts.append(_counted(methods, "method") if methods == len(groups) else kinds)
+    parts.append(_counted(len({run.config.seed for run in runs}), "seed"))
     return " · ".join(part.replace(" ", "\u00a0") for part in parts)
 
 
@@ -41,23 +81,21 @@ def _counted(count: int, one: str, many: str = "") -> str:
 
 def lead(groups: list[Group]) -> list[str]:
     """The point in words: how often the method that matters is right, beside the others; how close classes are."""
-    told = [group for group in groups if statistics(group, "precision@1")]
-    if not told:
+    measured = [group for group in groups if statistics(group, "precision@1")]
+    if not measured:
         return []
-    own = [group for group in told if group.config.method == "fedaws"]
-    told.sort(key=lambda group: -_precision(group)[0])
-    hero = own[0] if len(own) == 1 else told[0]
-    others = [group for group in told if group is not hero]
-    if len(own) != 1 and others:
-        best = f"Of {len(told)} kinds of runs {hero.label} is right most often,"
-        worst = f"; {others[-1].label} least, about {plus_minus(others[-1], 'precision@1', 'percent')}"
-        words = [f"{best} about {plus_minus(hero, 'precision@1', 'percent')} of the test examples{worst}."]
+    measured.sort(key=lambda group: -_precision(group)[0])
+    ours = [group for group in measured if group.shown.method == "fedaws"]
+    hero = ours[0] if len(ours) == 1 else measured[0]
+    others = [group for group in measured if group is not hero]
+    right = f"about {plus_minus(hero, 'precision@1')} of {_OF_EXAMPLES[hero.shown.tested_on]}"
+    if len(ours) != 1 and others:
+        worst = f"{others[-1].label} least, about {plus_minus(others[-1], 'precision@1')}"
+        answer = f"Of {len(measured)} kinds of runs {hero.label} is right most often, {right}; {worst}."
     else:
         beside = f": {_beside(hero, others)}" if others else ""
-        words = [
-            f"{hero.label} is right about {plus_minus(hero, 'precision@1', 'percent')} of the test examples{beside}."
-        ]
-    return [_unbroken(line) for line in words + _closeness(told)]
+        answer = f"{hero.label} is right {right}{beside}."
+    return [_unbroken(line) for line in [answer, *_closeness(measured)]]
 
 
 def _unbroken(text: str) -> str:
@@ -73,9 +111,11 @@ def _beside(hero: Group, others: list[Group]) -> str:
     """Points above and below; of many others only the best and the worst."""
     if len(others) > 4:
         others = [others[0], others[-1]]
-    level, apart = list[str](), list[str]()
+    level: list[str] = []
+    apart: list[str] = []
     for group in others:
-        (ours, our_spread), (theirs, their_spread) = _precision(hero), _precision(group)
+        ours, our_spread = _precision(hero)
+        theirs, their_spread = _precision(group)
         points = 100 * (ours - theirs)
         several = len(hero.runs) > 1 and len(group.runs) > 1
         if several and abs(points) <= 100 * math.hypot(our_spread, their_spread):
@@ -88,9 +128,9 @@ def _beside(hero: Group, others: list[Group]) -> str:
 
 def _closeness(groups: list[Group]) -> list[str]:
     """Of the runs whose two closest classes are nearest to each other, and of those whose are farthest apart."""
-    by_cosine = sorted((found[0], group.label) for group in groups if (found := statistics(group, "max_cosine")))
-    ends = by_cosine[-1:] + by_cosine[:1] * (len(by_cosine) > 1)
-    words = [f"of {label} {_stand(cosine)} (cosine {shown(round(cosine, 2))})" for cosine, label in ends]
+    by_cosine = sorted((mean[0], group.label) for group in groups if (mean := statistics(group, "max_cosine")))
+    ends = [by_cosine[-1], by_cosine[0]] if len(by_cosine) > 1 else by_cosine
+    words = [f"of {label} {_stand(cosine)} (cosine {format_value(round(cosine, 2))})" for cosine, label in ends]
     return [f"The two closest classes {', those '.join(words)}."] if words else []
 
 
@@ -100,49 +140,48 @@ def _stand(cosine: float) -> str:
     return "nearly coincide" if cosine > 0.8 else ("stand apart" if cosine > 0.25 else "stand far apart")
 
 
-def _given(run: RunData) -> str:
-    """Who else had the data, if no configuration did."""
-    if not run.facts or not run.facts.own_data:
-        return ""
-    return " (held by the nodes)" if run.attendance else " (given in Python)"
-
-
 def facts(groups: list[Group]) -> list[tuple[str, str]]:
     """What all runs are about."""
     run = groups[0].shown
-    cfg, details, classes = run.config, run.details, num_classes(run)
-    data = dict.fromkeys(setting(g.config, "data.name") for g in groups)
-    facts = [("Data", ", ".join(data) + _given(run))]
+    cfg = run.config
+    classes = num_classes(run)
+    data = ", ".join(dict.fromkeys(_data(group.shown) for group in groups))
+    facts = [("Data", f"{data}, {classes:,} classes" if run.own_data and classes else data)]
     if classes:
         facts.append(("Classes", f"{classes:,}, each known to its own clients only"))
-        clients, cohort = classes * cfg.data.clients_per_class, cfg.clients.per_round
+        clients = classes * cfg.data.clients_per_class
+        cohort = cfg.clients.per_round
         per_round = "all" if cohort == "all" or cohort >= clients else f"{cohort:,}"
         facts.append(("Clients", f"{clients:,}, of whom {per_round} take part in a round"))
     if run.facts:
         shape = " × ".join(map(str, run.facts.example_shape))
         facts.append(("Examples", f"{shape} {run.facts.example_dtype}"))
-    if details:
-        what = "held-out training examples" if cfg.data.validation else "examples"
-        facts.append(("Tested on", f"{details.test_examples:,} {what}"))
+    if run.details:
+        what = {
+            "test": "examples",
+            "held-out": "held-out training examples",
+            "training": f"of {_OF_EXAMPLES['training']}",
+        }
+        facts.append(("Tested on", f"{run.details.test_examples:,} {what[run.tested_on]}"))
     per_step = cfg.clients.examples_per_step
     examples = "all examples" if per_step == "all" else _counted(per_step, "example")
     facts.append(("A client's round", f"{_counted(cfg.clients.local_steps, 'step')} on {examples}"))
-    facts.append(
-        ("Encoder", f"{cfg.model.name}, {cfg.model.embedding_dim} dimensions, {run.theta_numbers:,} parameters")
-    )
-    made = {k: ", ".join(dict.fromkeys(r.made_with[k] for g in groups for r in g.runs if k in r.made_with))
-            for k in dict.fromkeys(k for g in groups for r in g.runs for k in r.made_with)}  # fmt: skip
-    machine = made.pop("machine", "")
+    facts.append(("Encoder", "; ".join(dict.fromkeys(_encoder(group.shown) for group in groups))))
+    made: dict[str, dict[str, None]] = {}
+    for name, version in ((k, v) for group in groups for run in group.runs for k, v in run.made_with.items()):
+        made.setdefault(name, {})[version] = None
+    machine = made.pop("machine", None)
     if made:
-        facts.append(("Made with", ", ".join(f"{k} {v}" for k, v in made.items())))
+        facts.append(("Made with", ", ".join(f"{name} {', '.join(versions)}" for name, versions in made.items())))
     if machine:
-        facts.append(("Machine", machine))
+        facts.append(("Machine", ", ".join(machine)))
     return facts
 
 
 def settings(groups: list[Group]) -> list[Table]:
     """Between the runs, and from the defaults."""
-    default, configs = Config(), [group.config for group in groups]
+    default = Config()
+    configs = [group.config for group in groups]
     varying = dict.fromkeys(key for cfg in configs for key, _, _ in differences(configs[0], cfg) if key != "seed")
     hidden = {"data.root", "seed", "method", "name"}  # where data lies is nobody's business; the others are said above
     tables = []
@@ -163,10 +202,10 @@ def settings(groups: list[Group]) -> list[Table]:
 def commands(groups: list[Group]) -> list[str]:
     """What is typed to have these runs again: one comparison if they are one, else run by run."""
     runs = [run for group in groups for run in group.runs]
-    if any(run.facts and (run.facts.own_data or run.facts.own_encoder) for run in runs):
+    if any(run.own_method or run.fact("own_data") or run.fact("own_encoder") for run in runs):
         return []
     seeds = sorted({run.config.seed for run in runs})
-    methods = list(dict.fromkeys(run.config.method for run in runs))
+    methods = list(dict.fromkeys(run.method for run in runs))
     alike = {r.config.model_copy(update={"seed": 0, "method": "fedaws"}).model_dump_json() for r in runs}
     whole = len(runs) == len(methods) * len(seeds) and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
     if len(alike) == 1 and whole and len(runs) > 1:
@@ -198,11 +237,11 @@ def runs_table(runs: list[RunData]) -> Table:
         rows.append(
             [
                 run.name,
-                run.config.method,
+                run.label or run.method,
                 run.config.seed,
                 f"{run.rounds_done:,} of {run.config.train.rounds:,}",
                 "finished" if run.finished else "unfinished",
-                "–" if precision is None else shown(precision, "percent"),
+                "–" if precision is None else format_value(precision, "percent"),
                 duration(run.last["seconds"]) if "seconds" in run.last else "–",
             ]
         )
@@ -212,11 +251,8 @@ def runs_table(runs: list[RunData]) -> Table:
 
 def theory_table(groups: list[Group]) -> Table | None:
     """Bounds and what they bound, at the end."""
-    keys = [key for key in _SHORT if any(statistics(g, key) for g in groups)]
+    keys = [key for key in _BOUNDS if any(statistics(group, key) for group in groups)]
     if len(keys) < 2:
         return None
-    percents = {"error", "error_bound", "error_bound_cosine", "lemma1_bound"}
-    rows = [
-        [g.label, *(plus_minus(g, key, "percent" if key in percents else "number") for key in keys)] for g in groups
-    ]
-    return Table("The theory at the end", ["method", *(_SHORT[key] for key in keys)], rows)
+    rows = [[group.label, *(plus_minus(group, key) for key in keys)] for group in groups]
+    return Table("The theory at the end", ["method", *(measure_of(key).short for key in keys)], rows)

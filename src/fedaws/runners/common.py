@@ -56,6 +56,7 @@ class ClientData:
         self._labels = method.rows == "all"  # a client with a row of its own has one class, and no use for y
         augmented = cfg.data.augment != "none" or cfg.data.drop > 0
         self._chance = hash64(cfg.seed, "augment") if augmented else None
+        self._first_client = data.first_client
         by_examples = cfg.clients.weighting == "examples"
         self._weights = data.num_examples.to(torch.float32) if by_examples else torch.ones(len(data.num_examples))
 
@@ -66,7 +67,8 @@ class ClientData:
         if self._chance is not None:  # of a client, its step and the place in its batch alone
             steps = round_num * numbers.shape[1] + torch.arange(numbers.shape[1])
             places = torch.arange(numbers.shape[2])
-            draws = hash_tensor(self._chance, clients.cpu()[:, None, None], steps[:, None], places)
+            numbered = clients.cpu()[:, None, None] + self._first_client
+            draws = hash_tensor(self._chance, numbered, steps[:, None], places)
         return Drawn(numbers, share, draws, image_size(self._cfg.train, round_num))
 
     def examples(self, drawn: Drawn, classes: Tensor | None = None) -> Examples:

@@ -17,6 +17,7 @@ from fedaws.data.label_sets import as_sparse
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet, evaluate
 from fedaws.evaluate.index import ClassIndex
+from fedaws.evaluate.model import REMOVED
 from fedaws.evaluate.precision import Ranking
 from fedaws.models import build_encoder, example_shape_fits, model_tensors, set_weights
 from fedaws.record.folder import Facts, RunFolder
@@ -116,12 +117,13 @@ class Run:
         """
         names = self.class_names or tuple(str(c) for c in range(len(self.W)))
         number = name if isinstance(name, int) else names.index(name) if name in names else -1
-        if not 0 <= number < len(self.W):
+        gone = self.model.bias is not None and self.model.bias[number] <= REMOVED
+        if not 0 <= number < len(self.W) or gone:
             raise FedawsError(f"no class {name!r}; there are {len(self.W)}")
         W = self.W.clone()
         W[number] = 0
         bias = W.new_zeros(len(W)) if self.model.bias is None else self.model.bias.clone()
-        bias[number] = -1e30  # finite, so that it can be saved
+        bias[number] = REMOVED
         return self._with_rows(W, bias, tuple("" if c == number else n for c, n in enumerate(names)))
 
     def save(self, folder: str | Path) -> Path:

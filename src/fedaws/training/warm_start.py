@@ -25,6 +25,9 @@ Start = Union[str, Path, Mapping[str, Tensor], "Run"]
 def weights_of(start: Any) -> Params:
     """The tensors by name, wherever they are."""
     if isinstance(start, Mapping):
+        for name, tensor in start.items():
+            if not isinstance(tensor, Tensor):
+                raise FedawsError(f"start has {name} as a {type(tensor).__name__}; wanted a tensor")
         return dict(start)
     if hasattr(start, "theta"):
         theta: Params = start.theta
@@ -51,12 +54,13 @@ def begin_with(encoder: nn.Module, weights: Params, warn: Callable[[str], None])
         raise FedawsError(
             f"start has no {', '.join(missing[:3])}; wanted all of the encoder's {len(wanted)} parameters"
         )
-    for name, parameter in wanted.items():
+    for name, parameter in wanted.items():  # all of them before the first is written
         if weights[name].shape != parameter.shape:
             got, want = tuple(weights[name].shape), tuple(parameter.shape)
             raise FedawsError(f"start has {name} of shape {got}, the encoder {want}; take the encoder it belongs to")
         if not bool(torch.isfinite(weights[name]).all()):
             raise FedawsError(f"start has NaN or infinite values in {name}; take another file")
+    for name, parameter in wanted.items():
         parameter.copy_(weights[name])
     if len(weights) > len(wanted):
         warn(f"start has {len(weights) - len(wanted)} tensors that the encoder has no place for; they are left out")
@@ -67,5 +71,6 @@ def digest(weights: Params) -> str:
     total = hashlib.sha256()
     for name in sorted(weights):
         total.update(name.encode())
-        total.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
+        tensor = weights[name].detach().cpu().contiguous()
+        total.update(tensor.flatten().view(torch.uint8).numpy().tobytes())  # as bytes: NumPy has no bfloat16
     return total.hexdigest()[:16]

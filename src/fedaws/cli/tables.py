@@ -1,0 +1,63 @@
+"""What a person sees in the end: tables."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedaws.experiments.markdown import COLUMNS, Results, result_lines
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Plain texts under these headings."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def comparison_table(summary: dict[str, Any], title: str) -> Table:
+    """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
+    from fedaws.core.methods import role_of
+
+    seeds = summary["seeds"]
+    caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
+    table = Table(title=escape(title), caption=caption)
+    table.add_column("method")
+    table.add_column("")
+    for name in ("precision@1 (%)", "largest cosine", "separation"):
+        table.add_column(name, justify="right")
+    for method, measures in summary["methods"].items():
+        shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
+        cells = [_mean_and_spread(measures[name], factor, form) for name, factor, form in shown]
+        table.add_row(method, role_of(method), *cells)
+    return table
+
+
+def _mean_and_spread(values: dict[str, Any], factor: float, form: str) -> str:
+    mean = format(factor * values["mean"], form)
+    return mean if values["std"] is None else f"{mean} ± {format(factor * values['std'], form)}"
+
+
+def results_table(results: Results, rows: Sequence[str], methods: Sequence[str]) -> Table:
+    """The paper's figures and ours side by side, for these rows and methods."""
+    table = Table(title=escape(results["title"]), caption="percent; with several seeds mean ± standard deviation")
+    for name in COLUMNS:
+        table.add_column(
+            name, justify="right" if name in ("paper", "ours", "time") else "left", no_wrap=name != "rounds"
+        )
+    for row in (results["rows"][name] for name in rows):
+        table.add_row(f"[bold]{escape(row['label'])}")
+        for method, *cells in result_lines(results, row, methods):
+            table.add_row(f"  {method}", *map(escape, cells))
+        table.add_section()
+    return table
+
+
+def metrics_table(metrics: dict[str, float], title: str) -> Table:
+    """Name and value of every measure."""
+    table = Table(title=escape(title), show_header=False, min_width=len(title))
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
+    return table
