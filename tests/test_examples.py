@@ -65,6 +65,19 @@ def test_a_sweep_over_lambda_and_k(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert all(float(value) > 30 for row in rows for value in row.split()[1:])  # chance is 10
 
 
+def test_a_method_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = run("own_method", monkeypatch, capsys, "--out", str(tmp_path), "--rounds", "40", "--seeds", "2")
+    assert lines[:2] == ["stopped after round 20; going on", "the same bits: True"]
+    precision = {line.split(":")[0]: float(line.split()[2]) for line in lines[2:5]}
+    assert list(precision) == ["pull-and-push", "fedaws", "fixed"]
+    assert min(precision.values()) > 30  # chance is 10
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "pull-and-push" in page
+    assert "worst class" in page
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_is_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 100

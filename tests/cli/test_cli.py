@@ -50,7 +50,7 @@ Y = np.array([0, 1, 2, 0, 1, 2])
         (["train", "digits", "-s", "clients.per_round=foo"], ["got 'foo'; wanted a valid integer or 'all'"]),
         (["train", "digits", "-s", "train.rounds=0"], ["train.rounds: got 0"]),
         (["train", "digits", "-s", "spread.margin=3"], ["spread.margin: got 3", "less than or equal to 2"]),
-        (["train", "digits", "-s", "method=foo"], ["no method 'foo'; there are fedaws"]),
+        (["train", "digits", "-s", "method=foo"], ["no method 'foo'; there are fedaws, positive-only"]),
         (["train", "digits", "-s", "rounds"], ["wanted key=value"]),
         (
             ["train", "digits", "-s", "spread.regularizer=nearest", "-s", "spread.neighbors=10"],
@@ -93,10 +93,10 @@ def test_an_unknown_key_in_a_file_is_told_with_the_files_name(refused: Refused, 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"x_train": X * np.nan}, "x has NaN or infinite values"),
+        ({"x_train": X * np.nan}, "data.npz: x_train has NaN or infinite values"),
         ({"y_train": Y * 2}, "class 1 has no training example"),
-        ({"y_train": Y.astype(float)}, "y is torch.float64; wanted integer labels"),
-        ({"y_train": Y.astype(str)}, "y is an array of str_; wanted integer labels"),
+        ({"y_train": Y.astype(float)}, "y_train is torch.float64; wanted integer labels"),
+        ({"y_train": Y.astype(str)}, "y_train is an array of str_; wanted integer labels"),
         ({"y_train": Y - 1}, "negative label -1"),
         ({"y_test": Y.astype(object)}, "not a sound .npz file"),
         ({"x_test": None}, "has no x_test"),

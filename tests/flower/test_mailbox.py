@@ -50,7 +50,7 @@ def mailbox(count: int, deadline: float) -> tuple[Mailbox, list[Any]]:
 
 def test_the_replies_of_four_thousand_nodes_are_seen_soon_after_they_come() -> None:
     mail, messages = mailbox(4000, deadline=60.0)
-    grid = SlowGrid(seconds=0.5)
+    grid = SlowGrid(seconds=2.0)
     before = threading.active_count()
     started = time.monotonic()
     replies = mail.collect(grid, messages)  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ def example() -> ModuleType:
 
 def test_the_example_learns_to_tell_its_clients_apart(tmp_path: Path) -> None:
     module = example()
-    x = torch.randn(3, 20, 64, generator=torch.Generator().manual_seed(1))
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(3, 20, 64, generator=rng) + 2 * torch.randn(3, 1, 64, generator=rng)  # three clouds, far apart
     nodes = {}
     for i, name in enumerate(module.CLASS_OF):
         np.savez(tmp_path / f"{name}.npz", x=x[i].numpy())
@@ -32,7 +33,6 @@ def test_the_example_learns_to_tell_its_clients_apart(tmp_path: Path) -> None:
     InProcessGrid(module.client, nodes, {"model": str(tmp_path / "model.pt")}).serve(module.server)
     found = torch.load(tmp_path / "model.pt", weights_only=True)
     assert found["W"].shape == (3, 32)
-    # The examples come back to their own rows: enrolled, and three random clouds in 64 dimensions lie far apart.
     encoder = module.make_encoder()
     encoder.load_state_dict(found["encoder"])
     scores = encoder(x.flatten(0, 1)) @ found["W"].T

@@ -128,9 +128,9 @@ def test_a_folder_with_other_things_that_others_can_look_into_is_refused(tmp_pat
     assert [path.name for path in (tmp_path / "open").iterdir()] == ["notes"]
 
 
-def test_a_federation_whose_data_are_on_the_nodes_is_made_without_any(cli: Callable[..., Any], tiny_toml: Path) -> None:
+def test_a_federation_whose_data_are_on_the_nodes_is_made_without_any(cli: Callable[..., Any]) -> None:
     arguments = ("--clients", 3, "--classes", 2, "--no-data", "--example-shape", "1, 28,28", "--example-dtype", "uint8")
-    code, _, err = cli("flower", "init", "trial", "--config", tiny_toml, "-s", "data.name=nowhere.npz", *arguments)
+    code, _, err = cli("flower", "init", "trial", "-s", "data.name=nowhere.npz", *arguments)
     assert code == 0, err
     assert "fedaws flower register trial" in err
     federation = read_federation(Path("trial/server/federation.toml"))
