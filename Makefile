@@ -28,7 +28,7 @@ test: check        ## check, then the tests
 docs: $(DONE)      ## the documentation as a site in site/, strictly: every link and anchor is there
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
 
-slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures over every λ
+slow: $(DONE)      ## the long checks: ten kills in one run, acceptance figures over every λ, 50,000 damaged files
 	$(BIN)/pytest -q -m slow
 
 e2e: $(DONE)       ## real processes on loopback: TLS, keys, kills and restarts; ten minutes and more on two cores

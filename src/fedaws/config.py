@@ -1,6 +1,7 @@
 """The run's configuration: frozen, checked at the edge, unknown keys refused; TOML in and out."""
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -325,12 +326,18 @@ class Config(_Told):
     def override(self, settings: Iterable[str] | Mapping[str, Any]) -> "Config":
         """This configuration with some settings changed.
 
-        Args:
-            settings: texts `key=value`, as typed after `-s`; or a mapping of dotted keys to values.
+        Parameters
+        ----------
+        settings
+            Texts `key=value`, as typed after `-s`; or a mapping of dotted keys to values.
 
-        Returns:
+        Returns
+        -------
+        Config
             A new configuration, checked as a whole.
 
+        Examples
+        --------
         >>> Config().override(["spread.weight=3", "seed=7"]).spread.weight
         3.0
         >>> Config().override({"train.rounds": 5}).train.rounds
@@ -347,12 +354,18 @@ class Config(_Told):
     def with_(self, **changes: Any) -> "Config":
         """This configuration with some settings changed, as keyword arguments.
 
-        Args:
-            changes: settings, and for tables a dict of those that change.
+        Parameters
+        ----------
+        changes
+            Settings, and for tables a dict of those that change.
 
-        Returns:
+        Returns
+        -------
+        Config
             A new configuration, checked as a whole.
 
+        Examples
+        --------
         >>> Config().with_(spread=dict(weight=3), seed=7).spread.weight
         3.0
         """
@@ -385,10 +398,14 @@ def parse(tree: dict[str, Any]) -> Config:
 def load(source: str | os.PathLike[str]) -> Config:
     """The configuration of a preset or a file.
 
-    Args:
-        source: a preset's name (see `presets`), or the path of a TOML file.
+    Parameters
+    ----------
+    source
+        A preset's name (see `presets`), or the path of a TOML file.
 
-    Returns:
+    Returns
+    -------
+    Config
         The checked configuration.
     """
     source = os.fspath(source)
@@ -412,7 +429,7 @@ def load(source: str | os.PathLike[str]) -> Config:
 def from_toml(text: str, source: str) -> Config:
     """The configuration in a TOML text; `source` names it in errors."""
     try:
-        return parse(_read_toml(text))
+        return parse(read_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise FedawsError(f"{source} is not TOML: {error}") from None
     except FedawsError as error:
@@ -431,8 +448,8 @@ def preset_text(name: str) -> str:
     return (resources.files("fedaws.presets") / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def _read_toml(text: str) -> dict[str, Any]:
-    """All TOML from outside comes through here."""
+def read_toml(text: str) -> dict[str, Any]:
+    """What a TOML text holds: not too long, not too deep. A mistake is a TOMLDecodeError or a FedawsError."""
     if len(text) > LONGEST_TEXT:
         raise FedawsError(f"got more than {LONGEST_TEXT:,} characters; wanted a table of settings")
     try:
@@ -461,7 +478,7 @@ def _key_and_value(setting: str) -> tuple[str, Any]:
         field = settings().get(key)
         return key, "none" if field and "none" in get_args(field.annotation) else None
     try:
-        return key, _read_toml(f"value = {text}")["value"]
+        return key, read_toml(f"value = {text}")["value"]
     except FedawsError:
         raise FedawsError(f"{key}: got {len(text):,} characters; wanted fewer") from None
     except tomllib.TOMLDecodeError:
@@ -594,10 +611,14 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
 
     Only a value that is not the default is refused. Spreading is not looked at: a preset serves several methods.
 
-    Args:
-        cfg: the configuration.
-        own_data: the data were given in Python, whatever `data.name` says.
-        own_encoder: the encoder was given in Python.
+    Parameters
+    ----------
+    cfg
+        The configuration.
+    own_data
+        The data were given in Python, whatever `data.name` says.
+    own_encoder
+        The encoder was given in Python.
     """
     _refuse_idle(cfg, [name for name, own in (("data.name", own_data), ("model.name", own_encoder)) if not own])
     if cfg.model.residual and not cfg.model.hidden and not own_encoder:
@@ -611,8 +632,8 @@ def _refuse_idle(cfg: Config, deciders: Collection[str]) -> None:
         value = _value(cfg, decider)
         idle = [] if decider not in deciders or value in values else list(_changed(cfg, keys))
         if idle:
-            given = ", ".join(f"{key}={_typed(value)}" for key, value, _ in idle)
-            defaults = ", ".join(f"{key}={_typed(default)}" for key, _, default in idle)
+            given = ", ".join(f"{key}={typed(value)}" for key, value, _ in idle)
+            defaults = ", ".join(f"{key}={typed(default)}" for key, _, default in idle)
             have = "has" if len(idle) == 1 else "have"
             instead = f"{decider}={values[0]}" if len(values) == 1 else f"{decider} to one of {', '.join(values)}"
             raise FedawsError(f"{given} {have} no effect on {decider}={value}; set {defaults} or {instead}")
@@ -633,26 +654,36 @@ def _value(cfg: Config, dotted: str) -> Any:
     return getattr(getattr(cfg, table), key)
 
 
-def _typed(value: Any) -> str:
-    """As it is typed after -s."""
+def typed(value: Any) -> str:
+    """As it is typed after -s.
+
+    >>> typed(None), typed("all"), typed((5, 6)), typed(True)
+    ('none', 'all', '[5, 6]', 'true')
+    """
     if value is None:
         return "none"
-    if isinstance(value, tuple):
-        return str(list(value))
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def epochs_seen(cfg: Config, num_examples: int, num_clients: int) -> float:
     """How often a run sees each of its training examples, at most and on average.
 
-    Args:
-        cfg: the configuration.
-        num_examples: of training.
-        num_clients: that have them.
+    Parameters
+    ----------
+    cfg
+        The configuration.
+    num_examples
+        Of training.
+    num_clients
+        That have them.
 
-    Returns:
+    Returns
+    -------
+    float
         Examples in all steps of all rounds, divided by `num_examples`.
 
+    Examples
+    --------
     >>> few = Config(clients={"per_round": 50, "examples_per_step": 4}, train={"rounds": 400})
     >>> round(epochs_seen(few, num_examples=234_242, num_clients=5000), 2)  # 400 · 50 · 4 = 80,000 examples
     0.34

@@ -50,6 +50,7 @@ Y = np.array([0, 1, 2, 0, 1, 2])
         (["train", "digits", "-s", "clients.per_round=foo"], ["got 'foo'; wanted a valid integer or 'all'"]),
         (["train", "digits", "-s", "train.rounds=0"], ["train.rounds: got 0"]),
         (["train", "digits", "-s", "spread.margin=3"], ["spread.margin: got 3", "less than or equal to 2"]),
+        (["train", "digits", "-s", "method=foo"], ["no method 'foo'; there are fedaws, positive-only"]),
         (["train", "digits", "-s", "rounds"], ["wanted key=value"]),
         (
             ["train", "digits", "-s", "spread.regularizer=nearest", "-s", "spread.neighbors=10"],

@@ -1,6 +1,7 @@
 """Sparse deltas of embedding tables: the same numbers as dense ones, and only the rows that a round touches."""
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
 from typing import ClassVar
 
@@ -116,7 +117,10 @@ def test_in_place_or_not_three_rounds_give_the_same_state(settings: tuple[str, .
         state = initial_state(cfg, data, encoder)
         run_clients = make_runner(cfg, method_of(cfg), data, encoder)
         for t in range(3):
-            state = run_round(state, data.available, run_clients, cfg, rng(t), data.num_examples, in_place)
+            old, before = state, deepcopy(state)
+            state = run_round(old, data.available, run_clients, cfg, rng(t), data.num_examples, in_place)
+            for part in () if in_place else MEMORIES:  # all of the old state is as it was
+                assert all(old_tensor.equal(getattr(before, part)[k]) for k, old_tensor in getattr(old, part).items())
         states.append(state)
     first, second = states
     assert first.W.equal(second.W)

@@ -416,6 +416,14 @@ def test_sleec_is_run_once_and_its_page_says_what_it_had(sparse: Table) -> None:
     assert "was made with validation=0.0, now it is 0.5" in message
 
 
+@pytest.mark.parametrize("text", ["", "[]", "[" * 5000, "{}"])
+def test_a_damaged_file_of_sleec_is_one_line(sparse: Table, text: str) -> None:
+    (job,) = plan(sparse, RUNS, ["here"], ["sleec"])
+    job.place.mkdir(parents=True)
+    (job.place / "sleec.json").write_text(text)
+    assert "sleec.json is damaged; move it away" in refusal(lambda: collect(sparse, RUNS))
+
+
 def test_sleec_needs_sets_of_labels(table: Table) -> None:
     row = table.rows["plain"].model_copy(update={"paper": {"sleec": ()}})
     jobs = plan(table.model_copy(update={"rows": {"plain": row}}), RUNS, ["plain"], ["sleec"])
@@ -586,6 +594,7 @@ def test_a_mistake_is_one_line_with_what_there_is(refused: Refused, args: list[s
     ("text", "part"),
     [
         ("title = ", "is not TOML"),
+        (f"title = {'[' * 5000}", "is not TOML: its lists are nested too deeply"),
         (SMALL.replace("[25.0, 30.5]", "[25.0]"), "rows.plain.paper.positive-only has 1 figures for precision@1, pre"),
         (SMALL.replace("fedaws = [91.0", "sgd = [91.0"), "unknown method 'sgd'; there are fedaws"),
         (SMALL.replace("label", "lable"), "rows.plain.label: Field required"),

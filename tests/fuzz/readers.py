@@ -109,13 +109,11 @@ LABELS = sp.csr_matrix(np.eye(6, 4))
 
 
 def make_npz(folder: Path) -> None:
-    np.savez(folder / "plain.npz", x_train=X, y_train=Y, x_test=X, y_test=Y)
-    np.savez_compressed(folder / "packed.npz", x_train=X, y_train=Y, x_test=X, y_test=Y)
+    np.savez_compressed(folder / "mine.npz", x_train=X, y_train=Y, x_test=X, y_test=Y)
 
 
 def read_npz(folder: Path) -> None:
-    for path in sorted(folder.glob("*.npz")):
-        load_data(Config().override([f"data.name={path}"]))
+    load_data(Config().override([f"data.name={folder / 'mine.npz'}"]))
 
 
 def deal_out(matrices: Matrices) -> None:
@@ -202,8 +200,7 @@ _run: Path | None = None
 
 
 def read_model(folder: Path) -> None:
-    run = RunFolder(folder)
-    run.load_model()
+    fedaws.load(folder)
     found = collect([folder]).runs[0]
     class_matrix(found, [])
     traces(found, [])
@@ -270,7 +267,7 @@ READERS = {
     "metrics": Reader(make_run, read_run, "metrics.jsonl"),
     "details": Reader(make_run, read_run, "details.json"),
     "versions": Reader(make_run, read_run, "made_with.json"),
-    "config of a run": Reader(make_run, fedaws.load, "config.toml"),
+    "config of a run": Reader(make_run, lambda folder: RunFolder(folder).config(), "config.toml"),
     "config": Reader(make_config, lambda folder: configuration.load(str(folder / "c.toml"))),
     "federation": Reader(make_federation, lambda folder: read_federation(folder / "federation.toml")),
     "flower settings": Reader(make_settings, read_settings),

@@ -399,7 +399,7 @@ def test_a_step_to_infinity_leaves_neither_metrics_nor_checkpoint(
     def to_infinity(state: ServerState, *_: object, **__: object) -> ServerState:
         return replace(state, round_num=state.round_num + 1, W=state.W * torch.inf, loss=0.5)
 
-    monkeypatch.setattr("fedaws.training.run.run_round", to_infinity)
+    monkeypatch.setattr("fedaws.training.train.run_round", to_infinity)
     cfg = tiny.override(["train.evaluate_every=9", "train.checkpoint_every=9", f"train.{every}=1"])
     assert "W is not finite in round 1" in refusal(lambda: fedaws.train(config=cfg, folder=tmp_path))
     assert RunFolder(tmp_path).metrics() == []
@@ -594,7 +594,7 @@ def test_more_classes_than_there_are_gives_all(run: Run) -> None:
 
 @pytest.mark.parametrize("k", [0, -1])
 def test_no_class_at_all_is_refused(run: Run, k: int) -> None:
-    assert f"k={k}; wanted at least one class" in refusal(lambda: run.identify(run.data.x, k=k))
+    assert f"k={k}; wanted a whole number of classes, at least one" in refusal(lambda: run.identify(run.data.x, k=k))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Every setting with its meaning, default and range, made from the configuration itself."""
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fedaws.config import Config, settings, tables
+from fedaws.config import Config, settings, tables, typed
 
 _HEAD = """# Settings
 
@@ -67,13 +66,7 @@ def _all() -> Iterator[Setting]:
         table, _, name = key.rpartition(".")
         schema = schemas[table]["properties"][name]
         default = field.get_default(call_default_factory=True)
-        yield Setting(key, _typed(default), _wanted(schema), " ".join((field.description or "").split()))
-
-
-def _typed(default: Any) -> str:
-    if default is None:
-        return "none"
-    return default if isinstance(default, str) else json.dumps(default)
+        yield Setting(key, typed(default), _wanted(schema), " ".join((field.description or "").split()))
 
 
 def _wanted(schema: dict[str, Any]) -> str:

@@ -20,10 +20,15 @@ class Suggestion(NamedTuple):
 def suggest(labels: int, rows: int) -> Suggestion:
     """The preset that did best on data of such a size, with a cohort and a number of rounds that see all of them.
 
-    Args:
-        labels: of the data.
-        rows: of the training part.
+    Parameters
+    ----------
+    labels
+        Of the data.
+    rows
+        Of the training part.
 
+    Examples
+    --------
     >>> suggest(labels=2000, rows=113_888).settings
     ['clients.per_round=500', 'train.rounds=456']
     """

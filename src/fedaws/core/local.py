@@ -31,10 +31,15 @@ Gradient = Callable[[Params, Tensor, Rows, Tensor, Tensor], tuple[tuple[Params, 
 """(θ, rows, x, y, share) → ((∇_θ, ∇_rows), risk), of one client or of a stack of them."""
 
 
+_SHORTEST = 1e-2
+"""Embeddings shorter than this are not stretched to the sphere: at 0, as of a blank picture, the gradient would be the
+inverse of it, and one such example would drown all others."""
+
+
 def embed(encoder: nn.Module, theta: Params, x: Rows, normalize: bool = True) -> Tensor:
     """g_θ(x), on the unit sphere unless `normalize` is off; [B, d]."""
     embeddings: Tensor = functional_call(encoder, theta, (x,))
-    return F.normalize(embeddings, dim=-1) if normalize else embeddings
+    return F.normalize(embeddings, dim=-1, eps=_SHORTEST) if normalize else embeddings
 
 
 def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> ExampleLosses:

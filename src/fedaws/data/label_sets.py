@@ -136,7 +136,8 @@ def as_sparse(x: Any, name: str = "x", values: bool = True) -> SparseRows:
         x = x.tocsr()
         if x.dtype.kind not in "biuf":
             raise FedawsError(f"{name} is a matrix of {x.dtype.name}; wanted real numbers")
-        entries = torch.from_numpy(np.require(x.data, np.float32, ["C", "W"]))
+        with np.errstate(all="ignore"):  # what is not finite afterwards is refused below
+            entries = torch.from_numpy(np.require(x.data, np.float32, ["C", "W"]))
         ids = torch.from_numpy(np.require(x.indices, None, ["C", "W"]))
         x = SparseRows(ids, entries, torch.from_numpy(np.require(x.indptr, np.int64, ["C", "W"])), x.shape[1])
     if not isinstance(x, SparseRows):

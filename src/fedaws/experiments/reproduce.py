@@ -123,8 +123,19 @@ def _sleec_done(job: Job) -> bool:
     path = job.place / SLEEC_FILE
     if not path.exists():
         return False
-    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved = read_object(path)
     for key, wanted in sleec_facts(job).items():
         if saved.get(key) != wanted:
             raise FedawsError(f"{path} was made with {key}={saved.get(key)}, now it is {wanted}; move it away")
     return True
+
+
+def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """A JSON file of ours that has these keys."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        saved = None
+    if not isinstance(saved, dict) or any(key not in saved for key in keys):
+        raise FedawsError(f"{path} is damaged; move it away")
+    return saved

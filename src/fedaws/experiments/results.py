@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedaws import config as configuration
-from fedaws.config import Config
+from fedaws.config import Config, typed
 from fedaws.errors import FedawsError
 from fedaws.experiments.markdown import Results, plot_name, results_page
 from fedaws.experiments.paper_tables import ROLES, SLEEC, Table
-from fedaws.experiments.reproduce import SLEEC_FILE, configured, finished
+from fedaws.experiments.reproduce import SLEEC_FILE, configured, finished, read_object
 from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics, differences
@@ -48,7 +48,7 @@ def read_results(path: Path) -> Results:
     try:
         results: Results = json.loads(path.read_text(encoding="utf-8"))
         results_page(results)  # has all that is needed
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (RecursionError, ValueError, KeyError, TypeError, AttributeError):
         raise FedawsError(f"{path} does not hold results of this command; move it away") from None
     return results
 
@@ -104,7 +104,7 @@ class _Record:
         self.place, self.config, self.metrics = place, folder.config(), folder.metrics()
         self.last: Metrics = self.metrics[-1] if self.metrics else {"round": 0}
         self.finished = finished(folder, self.config)
-        self.made_with: dict[str, str] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        self.made_with: dict[str, str] = read_object(note) if note.exists() else {}
 
 
 def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | None:
@@ -143,7 +143,8 @@ def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | No
 def _sleec(table: Table, row: str, out: Path) -> dict[str, Any] | None:
     """The figures of SLEEC, which has no rounds."""
     files = sorted((out / row).glob(f"{SLEEC}-seed*/{SLEEC_FILE}"))
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    facts = ("seed", "seconds", "prediction_seconds", "bytes", "made_with", "validation", "test_examples", "settings")
+    found = [read_object(path, (*facts, *table.measures)) for path in files]
     if not found:
         return None
     first = found[0]
@@ -188,13 +189,7 @@ def _settings(usual: Config, cfg: Config) -> list[str]:
     """What differs from the row's own configuration, as it is typed after -s."""
     # The first two are said elsewhere; where the data lies is nobody's business.
     left_out = ("seed", "train.rounds", "data.root")
-    return [f"{key}={_typed(value)}" for key, value, _ in differences(cfg, usual) if key not in left_out]
-
-
-def _typed(value: Any) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
+    return [f"{key}={typed(value)}" for key, value, _ in differences(cfg, usual) if key not in left_out]
 
 
 def _command(table: Table, row: str, method: str, records: list[_Record], usual: Config) -> str:

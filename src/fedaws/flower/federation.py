@@ -73,10 +73,10 @@ class Federation:
             raise FedawsError(f"{self.path or 'class_of'} has no nodes; give each registered node's class")
         object.__setattr__(self, "_by_name", {m.name: m for m in self.members})
         object.__setattr__(self, "_keys", {m.name: _spoken(m.public_key) for m in self.members if m.public_key})
-        seen = {m.class_id for m in self.members}
-        missing = sorted(set(range(max(seen) + 1)) - seen)
-        if missing:
-            raise FedawsError(f"{self.path or 'class_of'} has no node of class {missing[0]}; number classes from 0 on")
+        seen = sorted({m.class_id for m in self.members})
+        gap = next((number for number, class_id in enumerate(seen) if number != class_id), None)
+        if gap is not None:
+            raise FedawsError(f"{self.path or 'class_of'} has no node of class {gap}; number classes from 0 on")
 
     @property
     def active(self) -> tuple[Member, ...]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedaws.config import Config
+from fedaws.config import Config, epochs_seen
 from fedaws.core.method import Method
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data.augment import resized
@@ -28,6 +29,13 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     """Refuse what cannot train, warn of what will not train well."""
     example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
     _check_images(cfg, data, encoder)
+    _check_clients(cfg, method, data, warn)
+    _check_encoder(cfg, data, encoder, warn)
+    if method.spread:
+        _check_spread(cfg, data.num_classes, warn)
+
+
+def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn) -> None:
     if cfg.data.drop and not isinstance(data.x, SparseRows):
         raise FedawsError(f"data.drop={cfg.data.drop:g} needs sparse examples, got dense ones; set data.drop=0")
     several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
@@ -35,36 +43,52 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
         raise FedawsError(
             f"method={cfg.method} needs clients of one class; set data.classes_per_client=1 or method=fedavg"
         )
-    if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
-        raise FedawsError(
-            "the encoder mixes the examples of a batch (such as BatchNorm without running statistics), which would let "
-            "clients see each other; use GroupNorm or LayerNorm"
-        )
     if method.classes_per_client > 1 and not several:
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
+    if data.tested_on == "training":
+        warn("no test set was given: all figures are of the training examples; give one, or data.validation=0.2")
+    epochs = epochs_seen(cfg, len(data.y), len(data.available)) if len(data.y) else 1.0  # a server has no examples
+    if epochs < 1:
+        warn(
+            f"this run sees {epochs:.0%} of its {len(data.y):,} training examples; raise train.rounds to about "
+            f"{math.ceil(3 * cfg.train.rounds / epochs):,} for three of each, or clients.per_round"
+        )
+
+
+def _check_encoder(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
+    if any(isinstance(module, _BatchNorm) for module in encoder.modules()):
+        raise FedawsError(
+            "the encoder has BatchNorm, whose statistics no client of one class can have; use GroupNorm or LayerNorm"
+        )
+    if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
+        raise FedawsError(
+            "the encoder mixes the examples of a batch, which would let clients see each other; use GroupNorm or "
+            "LayerNorm"
+        )
     if batch_norms(encoder) and cfg.model.norm == "batch-pooled":
         warn("model.norm=batch-pooled: a client's step depends on the statistics of all of them; only for comparison")
     if batch_norms(encoder) and cfg.model.norm == "batch-local":
         warn("model.norm=batch-local: the batch statistics are of one class; test images will meet others")
     if set(encoder.state_dict()) - model_tensors(encoder).keys() - dict(encoder.named_parameters()).keys():
-        warn("the encoder has buffers (such as BatchNorm's statistics): they stay as they are now")
+        warn("the encoder has buffers: they stay as they are now")
     if any(isinstance(module, _DropoutNd) for module in encoder.modules()):
         warn("the encoder has dropout: it is off, as the encoder runs in its eval mode")
-    if not method.spread:
-        return
-    if cfg.spread.regularizer != "moments":
-        k = resolve_neighbors(cfg.spread, data.num_classes)
-        available = data.num_classes if cfg.spread.candidates == "all" else min(cfg.spread.candidates, data.num_classes)
-        if k != "all" and k >= available:
-            raise FedawsError(
-                f"spread.neighbors={k} needs at least {k + 1} candidates, got {available}; "
-                "lower spread.neighbors or raise spread.candidates"
-            )
-    reachable = reachable_margin(data.num_classes, cfg.model.embedding_dim)
-    if cfg.model.normalize and cfg.spread.regularizer == "margin" and cfg.spread.margin > reachable + 1e-9:
+
+
+def _check_spread(cfg: Config, num_classes: int, warn: Warn) -> None:
+    spread, dim = cfg.spread, cfg.model.embedding_dim
+    k = resolve_neighbors(spread, num_classes)
+    available = num_classes if spread.candidates == "all" else min(spread.candidates, num_classes)
+    if spread.regularizer != "moments" and k != "all" and k >= available:
+        raise FedawsError(
+            f"spread.neighbors={k} needs at least {k + 1} candidates, got {available}; "
+            "lower spread.neighbors or raise spread.candidates"
+        )
+    reachable = reachable_margin(num_classes, dim)
+    if cfg.model.normalize and spread.regularizer == "margin" and spread.margin > reachable + 1e-9:
         warn(
-            f"spread.margin={cfg.spread.margin:g} is out of reach: {data.num_classes} classes in "
-            f"{cfg.model.embedding_dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
+            f"spread.margin={spread.margin:g} is out of reach: {num_classes} classes in "
+            f"{dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
         )
 
 

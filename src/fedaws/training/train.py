@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaws.config import Config, parse
+from fedaws.config import Config, check_effects, parse
 from fedaws.core.algorithm import run_round
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
@@ -85,8 +85,9 @@ def train(
         The trained model with its metrics.
     """
     cfg, reporter = _checked(config, data, encoder, method), reporter or Reporter()
-    device = _prepare(cfg)
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
+    check_effects(cfg, own_data, own_encoder)
+    device = _prepare(cfg)
     if data is None:
         described = method or method_of(cfg)
         data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)

@@ -156,6 +156,7 @@ def test_pairs_of_npz_are_read(tmp_path: Path) -> None:
         ({"indices": np.zeros((5, 1), int)}, "not lists"),
         ({"data": np.array(["a"] * 5)}, "not lists of real numbers"),
         ({"data": np.ones(5, complex)}, "not lists of real numbers"),
+        ({"data": np.frombuffer(b"\x01\0\0\0\0\0\xf0\x7f" * 5)}, "row 0: a value that is negative or not finite"),
         ({"data": np.full(5, 1e300)}, "row 0: a value that is negative or not finite"),
         ({"data": np.array([{}] * 5)}, "not a sound sparse matrix"),
     ],

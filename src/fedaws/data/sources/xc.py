@@ -220,7 +220,7 @@ def _checked(
         raise ValueError(f"row starts that do not fit {rows} rows")
     if not starts[-1] == len(indices) == len(data):
         raise ValueError(f"{len(indices)} columns, {len(data)} values, wanted {starts[-1]} of both")
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):  # what is not finite afterwards is refused below
         values = data.astype(np.float32)
     for wrong, what in (
         ((indices < 0) | (indices >= width), f"a column that is not 0 to {width - 1}"),

@@ -1,13 +1,12 @@
 """The paper's tables as data, one TOML each: rows, and the figures that the paper has for them."""
 
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from fedaws.config import Count, Section
+from fedaws.config import Count, Section, read_toml
 from fedaws.core.methods import method_names, role_of
 from fedaws.errors import FedawsError
 from fedaws.experiments.sleec.settings import SleecConfig
@@ -77,7 +76,7 @@ def load_table(source: str) -> Table:
         raise FedawsError(f"no table {source!r}; there are {', '.join(tables())}, or give the path of a .toml file")
     file = resources.files("fedaws.experiments.paper_tables") / f"{source}.toml" if source in tables() else Path(source)
     try:
-        table = Table.model_validate(tomllib.loads(file.read_text(encoding="utf-8")) | {"source": source})
+        table = Table.model_validate(read_toml(file.read_text(encoding="utf-8")) | {"source": source})
     except ValidationError as error:  # before ValueError, which it is
         first = error.errors()[0]
         raise FedawsError(f"{source}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
