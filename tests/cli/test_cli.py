@@ -92,10 +92,10 @@ def test_an_unknown_key_in_a_file_is_told_with_the_files_name(refused: Refused, 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"x_train": X * np.nan}, "x has NaN or infinite values"),
+        ({"x_train": X * np.nan}, "data.npz: x_train has NaN or infinite values"),
         ({"y_train": Y * 2}, "class 1 has no training example"),
-        ({"y_train": Y.astype(float)}, "y is torch.float64; wanted integer labels"),
-        ({"y_train": Y.astype(str)}, "y is an array of str_; wanted integer labels"),
+        ({"y_train": Y.astype(float)}, "y_train is torch.float64; wanted integer labels"),
+        ({"y_train": Y.astype(str)}, "y_train is an array of str_; wanted integer labels"),
         ({"y_train": Y - 1}, "negative label -1"),
         ({"y_test": Y.astype(object)}, "not a sound .npz file"),
         ({"x_test": None}, "has no x_test"),
