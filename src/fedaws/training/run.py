@@ -182,7 +182,12 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
             raise FedawsError(
                 f"{folder} was trained with an encoder of your own; give it again: fedaws.load(folder, encoder)"
             )
-        encoder = build_encoder(cfg.model, facts.example_shape, cfg.seed)
+        try:
+            encoder = build_encoder(cfg.model, facts.example_shape, cfg.seed)
+        except (MemoryError, RuntimeError, TypeError):  # of sizes that no tensor can have
+            raise FedawsError(
+                f"no encoder can be made for examples of shape {facts.example_shape} in {folder}; its files are damaged"
+            ) from None
     expected = {name: p.shape for name, p in model_tensors(encoder).items()}
     if expected != {name: t.shape for name, t in theta.items()} or W.shape[1] != cfg.model.embedding_dim:
         raise FedawsError(f"the weights in {folder} do not fit the encoder; give the one it was trained with")
