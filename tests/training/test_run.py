@@ -452,12 +452,23 @@ def test_frozen_layers_stay_as_they_are() -> None:
     assert encoder[0].weight.equal(before)
 
 
-def test_buffers_stay_as_they_are_and_are_warned_of() -> None:
-    encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+def with_batch_norm() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+
+def test_a_batch_norm_that_was_never_trained_is_refused() -> None:
+    told = refusal(lambda: fedaws.train(own_data(), with_batch_norm(), own_config()))
+    assert told.startswith("the encoder has BatchNorm that was never trained")
+
+
+def test_a_pretrained_batch_norm_keeps_its_statistics_and_is_warned_of() -> None:
+    encoder = with_batch_norm()
+    encoder(torch.rand(20, 6))  # in training mode: its statistics are now of one batch
+    mean = encoder[1].running_mean.clone()
     with pytest.warns(UserWarning, match="buffers"):
         fedaws.train(own_data(), encoder, own_config())
-    assert not encoder[1].running_mean.any()
-    assert int(encoder[1].num_batches_tracked) == 0
+    assert encoder[1].running_mean.equal(mean)
+    assert int(encoder[1].num_batches_tracked) == 1
 
 
 def test_dropout_is_off_and_warned_of() -> None:
