@@ -184,6 +184,7 @@ def textbook_loop(state: ServerState, data: FederatedData, cfg: Config, clients:
     def one(client: int) -> None:
         x = examples.examples(examples.draw(data.available[client : client + 1], 0)).rows
         assert isinstance(x, SparseRows)
+        assert x.values is not None
         with torch.no_grad():
             for p, v in zip(params, start, strict=True):
                 p.copy_(v)
