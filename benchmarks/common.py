@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ def clock() -> float:
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
-def best_times(variants: dict[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:
+def best_times(variants: Mapping[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:
     """Seconds of the fastest call of each variant; they alternate, so that noise hits them alike."""
     best = dict.fromkeys(variants, float("inf"))
     for call in variants.values():
@@ -33,7 +33,8 @@ def peak_mb(reset: bool = False) -> float:
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+    (peak,) = re.findall(r"VmHWM:\s+(\d+)", status)
+    return int(peak) / 1024
 
 
 def bare_product(queries: torch.Tensor, W: torch.Tensor) -> None:

@@ -182,11 +182,11 @@ def test_a_path_may_be_given_as_one() -> None:
         (lambda: Config().with_(data={"augment": None}), "data.augment: got None; wanted 'none' or 'crop-flip'"),
         (lambda: Config(train={"rounds": -1}), "train.rounds: got -1; wanted a number greater than or equal to 1"),
         (lambda: Config(train=5), "train: got 5; wanted a table"),
-        (lambda: Config(sed=5), "unknown key 'sed'; did you mean 'seed'?"),
+        (lambda: Config(sed=5), "unknown key 'sed'; did you mean 'seed'?"),  # type: ignore[call-arg]
         (lambda: Config(seed="x"), "seed: got 'x'; wanted a valid integer"),
         (lambda: Config(spread={"candidates": 9}), "spread.candidates=9 has no effect on all pairs"),
         (lambda: TrainConfig(rounds=-1), "train.rounds: got -1; wanted a number greater than or equal to 1"),
-        (lambda: TrainConfig(rouns=1), "unknown key 'train.rouns'; did you mean 'train.rounds'?"),
+        (lambda: TrainConfig(rouns=1), "unknown key 'train.rouns'; did you mean 'train.rounds'?"),  # type: ignore[call-arg]
     ],
 )
 def test_a_mistake_in_python_is_told_in_one_line_too(action: Callable[[], object], complaint: str) -> None:

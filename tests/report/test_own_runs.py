@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ class ToldFacts(Facts):
     own_method: bool = False
     label: str | None = None
     role: str = ""
-    tested_on: str = "test"
+    tested_on: Literal["test", "held-out", "training"] = "test"
     encoder_name: str | None = None
 
 
