@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedaws.record.files import write_bytes
+from fedaws.files import write_bytes
 
 # Okabe & Ito's colours, which colour-blind readers can tell apart.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#444444"]

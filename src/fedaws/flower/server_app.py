@@ -23,12 +23,12 @@ from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet
+from fedaws.files import append_line, write_text
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import SERVER_LOG, Settings, run_settings
 from fedaws.flower.strategy import FedAwS, first_rows
 from fedaws.models import batch_norms, build_encoder, evaluating, trainable
-from fedaws.record.files import append_line, write_text
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal
 from fedaws.report.page import write_report

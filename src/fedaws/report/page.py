@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fedaws.errors import FedawsError
 from fedaws.evaluate.catalogue import measure_of
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 from fedaws.report import charts, words
 from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
 from fedaws.report.collect import Collected, collect
