@@ -54,7 +54,7 @@ Option = (
 
 OptimizerName = Literal["sgd", "adagrad", "adam"]
 ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
-ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56"]
+ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "own"]
 NormName = Literal["group", "weight", "none", "batch-local", "batch-pooled"]
 
 XC_SETS = ("delicious", "yso-finna-en", "amazoncat-13k", "wikilshtc-325k", "amazon-670k")
@@ -569,7 +569,7 @@ _EFFECTS = (
     ("data.like scale", "data.name", ("xc-synthetic",)),
     ("data.drop every_label test_examples", "data.name", SPARSE),
     ("data.image_size", "data.name", ("images",)),
-    ("model.norm", "model.name", get_args(ModelName)[2:]),
+    ("model.norm", "model.name", get_args(ModelName)[2:-1]),
     ("model.hidden", "model.name", ("mlp", "bag")),
     ("model.residual", "model.name", ("bag",)),
     ("server.table_optimizer table_lr", "model.name", ("bag",)),

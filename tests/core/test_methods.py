@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedaws
-from fedaws import Config, Reporter
+from fedaws import Config
 from fedaws.core.methods import method_names, method_of, role_of
 from fedaws.experiments.compare import compare
 from helpers import refusal
@@ -47,7 +47,7 @@ def test_the_command_line_refuses_an_unknown_method(
 
 
 def test_compare_refuses_an_unknown_method_before_the_first_run(tiny: Config, tmp_path: Path) -> None:
-    told = refusal(lambda: compare(tiny, ["fedaws", "sofmax"], 1, tmp_path / "all", False, lambda _: Reporter()))
+    told = refusal(lambda: compare(["fedaws", "sofmax"], config=tiny, folder=tmp_path / "all"))
     assert "did you mean 'softmax'?" in told
     assert not (tmp_path / "all").exists()
 

@@ -274,4 +274,7 @@ def test_what_is_left_out_depends_on_the_examples_own_number_alone() -> None:
 
 def test_only_sparse_examples_have_features_to_leave_out() -> None:
     told = refusal(lambda: fedaws.train(config=Config().override(["data.drop=0.5"])))
+    assert told.startswith("data.drop=0.5 has no effect on data.name=digits; set data.drop=0.0 or data.name to one of")
+    dense = from_arrays(torch.rand(6, 4), torch.arange(6) % 3)
+    told = refusal(lambda: fedaws.train(dense, config=Config().override(["data.drop=0.5"])))
     assert told == "data.drop=0.5 needs sparse examples, got dense ones; set data.drop=0"

@@ -9,7 +9,6 @@ import pytest
 import fedaws
 from fedaws import Config
 from fedaws.evaluate.catalogue import BOOKKEEPING, CATALOGUE, measure_of, measures_in
-from fedaws.experiments.compare import SHOWN
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -18,10 +17,6 @@ def test_a_run_writes_no_column_that_the_catalogue_does_not_know(tiny: Config, t
     fedaws.train(config=tiny, folder=tmp_path)
     row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert row.keys() <= CATALOGUE.keys() | BOOKKEEPING
-
-
-def test_what_a_comparison_shows_is_in_the_catalogue() -> None:
-    assert set(SHOWN) <= CATALOGUE.keys()
 
 
 def test_every_measure_says_what_it_is() -> None:

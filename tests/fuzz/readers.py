@@ -192,7 +192,7 @@ def make_run(folder: Path) -> None:
         _run = folder.parent / "run-to-copy"
         data = fedaws.from_arrays(torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), np.arange(40) % 4)
         cfg = from_toml(TINY, "tiny.toml").override(["train.rounds=6"])
-        fedaws.train(data, config=cfg, folder=_run)
+        fedaws.train(data, config=cfg, folder=_run, reporter=fedaws.Reporter(on_warning=lambda _: None))
     shutil.copytree(_run, folder, dirs_exist_ok=True)
 
 

@@ -13,7 +13,8 @@ from helpers import refusal
 
 
 def federation(*shape: int) -> FederatedData:
-    return from_arrays(torch.rand(6, *shape, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3)
+    x, y = torch.rand(6, *shape, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
+    return from_arrays(x, y, x, y)
 
 
 def check(data: FederatedData, *settings: str, encoder: nn.Module | None = None) -> None:
@@ -62,8 +63,8 @@ def test_sizes_that_the_encoder_takes_are_taken() -> None:
 
 
 def test_bytes_are_checked_as_numbers() -> None:
-    y = torch.arange(6) % 3
-    check(from_arrays(torch.zeros(6, 3, 8, 8, dtype=torch.uint8), y), "model.name=resnet8", "train.sizes=[[0, 6]]")
+    x, y = torch.zeros(6, 3, 8, 8, dtype=torch.uint8), torch.arange(6) % 3
+    check(from_arrays(x, y, x, y), "model.name=resnet8", "train.sizes=[[0, 6]]")
 
 
 @pytest.mark.parametrize("norm", ["group", "weight", "none"])
@@ -79,3 +80,24 @@ def test_one_weight_that_is_not_finite_is_told_by_its_tensor(value: float) -> No
     check_weights(state)
     table[31, 2] = value
     assert "table is not finite in round 7" in refusal(lambda: check_weights(state))
+
+
+def warnings_of(data: FederatedData, *settings: str) -> list[str]:
+    cfg, told = Config().override(["spread.margin=0.5", *settings]), list[str]()
+    check_setup(cfg, method_of(cfg), data, build_encoder(cfg.model, data.x.shape[1:], seed=0), told.append)
+    return told
+
+
+def test_training_examples_are_not_taken_for_a_test_set_in_silence() -> None:
+    assert warnings_of(federation(4)) == []
+    (told,) = warnings_of(from_arrays(torch.rand(6, 4), torch.arange(6) % 3))
+    assert told.startswith("no test set was given: all figures are of the training examples")
+
+
+def test_a_run_that_will_not_see_all_its_examples_says_so() -> None:
+    x, y = torch.rand(60, 4), torch.arange(60) % 3  # 3 clients of 20; 2 rounds of 3 clients with 4 examples are 24
+    (told,) = warnings_of(from_arrays(x, y, x, y), "clients.examples_per_step=4", "train.rounds=2")
+    assert told == (
+        "this run sees 40% of its 60 training examples; raise train.rounds to about 15 for three of each, or "
+        "clients.per_round"
+    )

@@ -282,13 +282,13 @@ def test_an_unsound_checkpoint_is_refused_and_the_one_before_it_is_kept(
 
 def test_a_run_on_your_own_data_is_not_resumed_on_the_configured_data(tiny: Config, tmp_path: Path) -> None:
     interrupted(tiny, tmp_path, 7, data=load_data(tiny))
-    assert "own_data=True, now it is False" in resumption_refused(tiny, tmp_path)
+    assert "started with data.name=own, now it is synthetic" in resumption_refused(tiny, tmp_path)
 
 
 def test_a_run_with_your_own_encoder_is_not_resumed_with_a_built_one(tiny: Config, tmp_path: Path) -> None:
     cfg = tiny.override(["model.hidden=[]"])
     interrupted(cfg, tmp_path, 7, encoder=nn.Sequential(nn.Flatten(), nn.Linear(6, 5)))
-    assert "own_encoder=True, now it is False" in resumption_refused(cfg, tmp_path)
+    assert "started with model.name=own, now it is mlp" in resumption_refused(cfg, tmp_path)
 
 
 def test_a_finished_run_whose_metrics_were_lost_is_refused(tiny: Config, tmp_path: Path) -> None:
@@ -451,12 +451,23 @@ def test_frozen_layers_stay_as_they_are() -> None:
     assert encoder[0].weight.equal(before)
 
 
-def test_buffers_stay_as_they_are_and_are_warned_of() -> None:
-    encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+def with_batch_norm() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+
+def test_a_batch_norm_that_was_never_trained_is_refused() -> None:
+    told = refusal(lambda: fedaws.train(own_data(), with_batch_norm(), own_config()))
+    assert told.startswith("the encoder has BatchNorm that was never trained")
+
+
+def test_a_pretrained_batch_norm_keeps_its_statistics_and_is_warned_of() -> None:
+    encoder = with_batch_norm()
+    encoder(torch.rand(20, 6))  # in training mode: its statistics are now of one batch
+    mean = encoder[1].running_mean.clone()
     with pytest.warns(UserWarning, match="buffers"):
         fedaws.train(own_data(), encoder, own_config())
-    assert not encoder[1].running_mean.any()
-    assert int(encoder[1].num_batches_tracked) == 0
+    assert encoder[1].running_mean.equal(mean)
+    assert int(encoder[1].num_batches_tracked) == 1
 
 
 def test_dropout_is_off_and_warned_of() -> None:
@@ -651,3 +662,15 @@ def test_a_layer_that_was_in_eval_mode_stays_there() -> None:
     encoder[1].eval()
     fedaws.train(own_data(), encoder, own_config("train.rounds=1"))
     assert [module.training for module in encoder] == [True, False, True]
+
+
+def test_the_record_of_own_data_and_encoder_names_no_others_and_cannot_be_run_without_them(tmp_path: Path) -> None:
+    encoder = nn.Linear(6, 4)
+    fedaws.train(own_data(), encoder, own_config(), folder=tmp_path / "own")
+    saved = fedaws.config.load(str(tmp_path / "own" / "config.toml"))
+    assert (saved.data.name, saved.model.name) == ("own", "own")
+    assert refusal(lambda: fedaws.train(config=saved)).startswith("data.name=own: the data were given in Python")
+    told = refusal(lambda: fedaws.train(own_data(), config=saved))
+    assert told.startswith("model.name=own: the encoder was given in Python")
+    again = fedaws.train(own_data(), nn.Linear(6, 4), saved, folder=tmp_path / "own", resume=True)
+    assert again.metrics == fedaws.load(tmp_path / "own", nn.Linear(6, 4)).metrics

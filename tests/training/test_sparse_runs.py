@@ -98,7 +98,9 @@ class Own(torch.nn.Module):
 
 
 def test_sparse_examples_need_an_encoder_that_takes_them() -> None:
-    assert "set model.name=bag" in refusal(lambda: fedaws.train(config=config("model.name=mlp"), reporter=silent()))
+    assert "set model.name=bag" in refusal(
+        lambda: fedaws.train(config=config("model.name=mlp", "server.table_lr=none"), reporter=silent())
+    )
 
 
 def test_the_methods_that_are_compared_all_run() -> None:

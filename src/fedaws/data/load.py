@@ -133,6 +133,8 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
             return images(root, data.image_size)
         case path if path.endswith(".npz"):
             return _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common])), None
+        case "own":
+            raise FedawsError("data.name=own: the data were given in Python; give them again: fedaws.train(data, …)")
         case name:
             raise FedawsError(
                 f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, images, {', '.join(SPARSE)}, "

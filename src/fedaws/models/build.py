@@ -26,6 +26,10 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
                 return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim)
             case "bag":
                 return Bag(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.residual)
+            case "own":
+                raise FedawsError(
+                    "model.name=own: the encoder was given in Python; give it again: fedaws.train(data, encoder, …)"
+                )
             case name:
                 return resnet(int(name.removeprefix("resnet")), example_shape, cfg.embedding_dim, cfg.norm)
 

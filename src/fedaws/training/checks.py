@@ -56,9 +56,11 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
 
 
 def _check_encoder(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
-    if any(isinstance(module, _BatchNorm) for module in encoder.modules()):
+    untrained = [m for m in encoder.modules() if isinstance(m, _BatchNorm) and not m.num_batches_tracked]
+    if untrained:  # a pre-trained one has its statistics, and keeps them
         raise FedawsError(
-            "the encoder has BatchNorm, whose statistics no client of one class can have; use GroupNorm or LayerNorm"
+            "the encoder has BatchNorm that was never trained, and clients of one class cannot give its statistics; "
+            "use GroupNorm or LayerNorm, or a pre-trained encoder"
         )
     if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
         raise FedawsError(

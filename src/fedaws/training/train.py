@@ -87,6 +87,7 @@ def train(
     cfg, reporter = _checked(config, data, encoder, method), reporter or Reporter()
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
     check_effects(cfg, own_data, own_encoder)
+    cfg = _as_given(cfg, own_data, own_encoder)
     device = _prepare(cfg)
     if data is None:
         described = method or method_of(cfg)
@@ -169,6 +170,12 @@ def _checked(config: Any, data: Any, encoder: Any, method: Any) -> Config:
             raise FedawsError(f"{name} is a {type(value).__name__}; wanted {fix}")
     cfg = config or Config()
     return cfg if method is None else parse(cfg.model_dump() | {"method": method.name})
+
+
+def _as_given(cfg: Config, own_data: bool, own_encoder: bool) -> Config:
+    """The configuration with no name of a data set or encoder that it was not: its file cannot run these again."""
+    names = {"data": own_data, "model": own_encoder}
+    return cfg.with_(**{table: {"name": "own"} for table, own in names.items() if own})
 
 
 def _loop(
