@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import fedaws
 from fedaws import FedawsError, Reporter, config
 from fedaws.core.spreadout import resolve_neighbors
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 from fedaws.record.made_with import made_with
 
 SEEDS = 3

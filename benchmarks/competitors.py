@@ -26,7 +26,7 @@ from fedaws import config
 from fedaws.data.label_sets import one_label
 from fedaws.data.load import load_label_sets
 from fedaws.experiments.sleec.measure import measured
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 from fedaws.sparse import SparseRows
 
 THREADS, TOP = 2, 5

@@ -17,7 +17,7 @@ from fedaws import config
 from fedaws.data.load import load_label_sets
 from fedaws.evaluate.cooccurrence import cooccurrence
 from fedaws.experiments.paper_tables import load_table
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 
 KS: tuple[int | None, ...] = (1, 10, 100, 500, None)
 

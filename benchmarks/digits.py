@@ -24,8 +24,8 @@ from fedaws.core.start import random_rows
 from fedaws.data.load import load_data
 from fedaws.experiments.compare import compare
 from fedaws.experiments.plots import plot_comparison
+from fedaws.files import write_text
 from fedaws.models import build_encoder
-from fedaws.record.files import write_text
 from fedaws.record.made_with import made_with
 
 SEEDS = 3

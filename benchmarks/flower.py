@@ -25,11 +25,11 @@ import torch
 
 import fedaws
 from fedaws import Config
+from fedaws.files import write_text
 from fedaws.flower.client_app import app as client_app
 from fedaws.flower.server_app import app as server_app
 from fedaws.flower.setup import Place, create
 from fedaws.flower.up import Processes, cluster, free_port
-from fedaws.record.files import write_text
 from fedaws.record.folder import RunFolder
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import fedaws
 from fedaws import config
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 from fedaws.training.session import Reporter
 
 EXAMPLES = 250_000  # five times the training set

@@ -19,7 +19,7 @@ from typing import Any
 
 import fedaws
 from fedaws import Config, FedawsError, Reporter, config
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 
 HELD_OUT = 0.2
 FINALISTS, SEEDS = 4, 3

@@ -314,8 +314,8 @@ def test_without_unit_rows_other_methods_may_name_any_regularizer() -> None:
         ("data = 5", ["here.toml", "data: got 5; wanted a table"]),
         ("[[data]]\nname = 'x'", ["here.toml", "wanted a table"]),
         ("[train]\nrounds = '5'", ["here.toml", "train.rounds: got '5'; wanted a valid integer"]),
-        ("seed = 1\nx =\ny = 1", ["here.toml is not TOML", "line 2"]),
-        ("seed = 1\nseed = 2", ["here.toml is not TOML"]),
+        ("seed = 1\nx =\ny = 1", ["here.toml is no sound TOML", "line 2"]),
+        ("seed = 1\nseed = 2", ["here.toml is no sound TOML"]),
     ],
 )
 def test_a_mistake_in_a_file_names_the_file(text: str, parts: list[str]) -> None:
@@ -336,7 +336,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
-    assert "cannot read" in refusal(lambda: load(str(tmp_path / "folder.toml")))
+    assert "is not a plain file" in refusal(lambda: load(str(tmp_path / "folder.toml")))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
@@ -370,10 +370,10 @@ def test_a_setting_that_would_do_nothing_is_refused(changes: list[str], complain
         (f"clients.local_steps={10**23}", "clients.local_steps: got 100000000000000000000000; wanted a number less"),
         (f"seed={'9' * 5000}", "seed: got '999"),
         (f"train.sizes={'[' * 5000}{']' * 5000}", "train.sizes: got '[[["),
-        (f"train.sizes={'[' * 50}{']' * 50}", "train.sizes: got '[[["),
+        (f"train.sizes={'[' * 50}{']' * 50}", "train.sizes: got [[["),
         (f"model.hidden=[{'1,' * 101}]", "model.hidden: got [1, 1, "),
         (f"data.name={'x' * 5000}", "data.name: got 'xxx"),
-        (f"data.name={'x' * 100_001}", "data.name: got 100,001 characters; wanted fewer"),
+        (f"data.name={'x' * 100_001}", "data.name: got 'xxx"),
         ("data.root=a\0b", "data.root: got 'a\\x00b'; wanted a text without NUL"),
         ("data.name=a\0b", "data.name: got 'a\\x00b'; wanted a text without NUL"),
         (f"{'x' * 5000}=1", "unknown key 'xxx"),
@@ -389,9 +389,9 @@ def test_what_is_beyond_all_measure_is_one_short_line(setting: str, complaint: s
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("seed = " + "9" * 5000, "x.toml is not TOML: "),
-        ("x = " + "[" * 5000, "x.toml is not TOML: its lists are nested too deeply"),
-        ("[" + "a." * 500 + "b]", "x.toml is not TOML: its tables are nested too deeply"),
+        ("seed = " + "9" * 5000, "x.toml is no sound TOML: "),
+        ("x = " + "[" * 5000, "x.toml is no sound TOML: brackets in brackets"),
+        ("[" + "a." * 500 + "b]", "x.toml is no sound TOML: brackets in brackets"),
         ("#" * 100_001, "x.toml: got more than 100,000 characters"),
         ('[data]\nroot = "a\\u0000b"', "x.toml: data.root: got 'a\\x00b'; wanted a text without NUL"),
         (f"[train]\nrounds = {10**23}", "x.toml: train.rounds: got 1000"),
@@ -410,7 +410,7 @@ def test_an_integer_that_python_does_not_print_is_one_line() -> None:
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
-    assert "not a file" in refusal(lambda: load(str(tmp_path / "pipe.toml")))
+    assert "is not a plain file" in refusal(lambda: load(str(tmp_path / "pipe.toml")))
 
 
 def test_a_path_with_nul_is_refused() -> None:

@@ -3,7 +3,6 @@
 import difflib
 import json
 import os
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
@@ -17,11 +16,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedaws.errors import FedawsError
+from fedaws.files import parse_toml, read_text
 
 # The limits of what is believed. Up to 1e9: the product of any two, such as λη, still is a float32.
 MOST = 10**9
 LONGEST_TEXT = 100_000
-DEEPEST = 5  # tables and lists in each other
 
 
 def _no_nul(text: str) -> str:
@@ -414,24 +413,16 @@ def load(source: str | os.PathLike[str]) -> Config:
     path = Path(source)
     if path.suffix != ".toml":
         raise FedawsError(f"no preset {source!r}; there are {', '.join(presets())}, or give the path of a .toml file")
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise FedawsError(f"cannot read {source}: not a file")
-        with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST_TEXT + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise FedawsError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}") from None
-    except ValueError as error:  # NUL in the path
-        raise error if isinstance(error, FedawsError) else FedawsError(f"cannot read {source!r}: {error}") from None
-    return from_toml(text, source)
+    return from_toml(read_text(path, LONGEST_TEXT), source)
 
 
 def from_toml(text: str, source: str) -> Config:
     """The configuration in a TOML text; `source` names it in errors."""
+    if len(text) > LONGEST_TEXT:
+        raise FedawsError(f"{source}: got more than {LONGEST_TEXT:,} characters; wanted a table of settings")
+    tree = parse_toml(text, source)
     try:
-        return parse(read_toml(text))
-    except tomllib.TOMLDecodeError as error:
-        raise FedawsError(f"{source} is not TOML: {error}") from None
+        return parse(tree)
     except FedawsError as error:
         raise FedawsError(f"{source}: {error}") from None
 
@@ -448,25 +439,6 @@ def preset_text(name: str) -> str:
     return (resources.files("fedaws.presets") / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def read_toml(text: str) -> dict[str, Any]:
-    """What a TOML text holds: not too long, not too deep. A mistake is a TOMLDecodeError or a FedawsError."""
-    if len(text) > LONGEST_TEXT:
-        raise FedawsError(f"got more than {LONGEST_TEXT:,} characters; wanted a table of settings")
-    try:
-        tree = tomllib.loads(text)
-    except RecursionError:
-        raise tomllib.TOMLDecodeError("its lists are nested too deeply") from None
-    except ValueError as error:  # also of a number with thousands of digits
-        raise tomllib.TOMLDecodeError(str(error)) from None
-    level: list[Any] = [tree]
-    for _ in range(DEEPEST):
-        inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
-        level = [value for values in inner for value in values if isinstance(value, dict | list)]
-    if level:
-        raise tomllib.TOMLDecodeError("its tables are nested too deeply")
-    return tree
-
-
 def _key_and_value(setting: str) -> tuple[str, Any]:
     """Of `key=value`: the value as TOML has it, or else as a text; `none` is none unless it is a choice."""
     if not isinstance(setting, str):
@@ -478,10 +450,8 @@ def _key_and_value(setting: str) -> tuple[str, Any]:
         field = settings().get(key)
         return key, "none" if field and "none" in get_args(field.annotation) else None
     try:
-        return key, read_toml(f"value = {text}")["value"]
+        return key, parse_toml(f"value = {text}", key)["value"]
     except FedawsError:
-        raise FedawsError(f"{key}: got {len(text):,} characters; wanted fewer") from None
-    except tomllib.TOMLDecodeError:
         return key, text
 
 
@@ -610,15 +580,7 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
     """Refuse settings that would do nothing with the data and the encoder that are named.
 
     Only a value that is not the default is refused. Spreading is not looked at: a preset serves several methods.
-
-    Parameters
-    ----------
-    cfg
-        The configuration.
-    own_data
-        The data were given in Python, whatever `data.name` says.
-    own_encoder
-        The encoder was given in Python.
+    `own_data` and `own_encoder` were given in Python, whatever the settings name.
     """
     _refuse_idle(cfg, [name for name, own in (("data.name", own_data), ("model.name", own_encoder)) if not own])
     if cfg.model.residual and not cfg.model.hidden and not own_encoder:
@@ -668,22 +630,6 @@ def typed(value: Any) -> str:
 def epochs_seen(cfg: Config, num_examples: int, num_clients: int) -> float:
     """How often a run sees each of its training examples, at most and on average.
 
-    Parameters
-    ----------
-    cfg
-        The configuration.
-    num_examples
-        Of training.
-    num_clients
-        That have them.
-
-    Returns
-    -------
-    float
-        Examples in all steps of all rounds, divided by `num_examples`.
-
-    Examples
-    --------
     >>> few = Config(clients={"per_round": 50, "examples_per_step": 4}, train={"rounds": 400})
     >>> round(epochs_seen(few, num_examples=234_242, num_clients=5000), 2)  # 400 · 50 · 4 = 80,000 examples
     0.34

@@ -11,11 +11,13 @@ import secrets
 import stat
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from fedaws.errors import FedawsError
 
@@ -30,6 +32,7 @@ _STALE = 3600.0  # seconds after which a partial file is a dead process's, whoev
 # Windows has none of these.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would last until somebody is at its other end
 _CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -80,29 +83,41 @@ def parse_json(text: str | bytes, source: str) -> Any:
     >>> parse_json('{"a": [1, 2]}', "example")
     {'a': [1, 2]}
     """
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise FedawsError(f"{source} is no sound JSON: brackets in brackets beyond {_DEEPEST} levels") from None
-    except ValueError as error:  # not JSON, not UTF-8, a number of thousands of digits
-        raise FedawsError(f"{source} is no sound JSON: {error}") from None
-    if _deeper(value, _DEEPEST):
-        raise FedawsError(f"{source} is no sound JSON: brackets in brackets beyond {_DEEPEST} levels")
-    return value
+    return _parse(json.loads, text, source, "JSON")
 
 
 def read_toml(path: Path, most_bytes: int = SMALL) -> dict[str, Any]:
     """What a TOML file holds, as deep as JSON may be."""
-    text = read_text(path, most_bytes)
+    return parse_toml(read_text(path, most_bytes), str(path))
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """What a TOML text holds; `source` names it in errors."""
+    return dict(_parse(tomllib.loads, text, source, "TOML"))
+
+
+def _parse(parse: Callable[[Any], Any], text: str | bytes, source: str, kind: str) -> Any:
+    too_deep = FedawsError(f"{source} is no sound {kind}: brackets in brackets beyond {_DEEPEST} levels")
     try:
-        tree = tomllib.loads(text)
+        value = parse(text)
     except RecursionError:
-        raise FedawsError(f"{path} is no sound TOML: brackets in brackets beyond {_DEEPEST} levels") from None
-    except ValueError as error:  # not TOML, a number of thousands of digits
-        raise FedawsError(f"{path} is no sound TOML: {error}") from None
-    if _deeper(tree, _DEEPEST):
-        raise FedawsError(f"{path} is no sound TOML: brackets in brackets beyond {_DEEPEST} levels")
-    return tree
+        raise too_deep from None
+    except ValueError as error:  # of another format, not UTF-8, a number of thousands of digits
+        raise FedawsError(f"{source} is no sound {kind}: {error}") from None
+    if _deeper(value, _DEEPEST):
+        raise too_deep
+    return value
+
+
+def checked(model: type[_Model], tree: Any, source: str) -> _Model:
+    """What a model makes of what was read; the first mistake is told in one line."""
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        got = "" if first["type"] == "missing" else f"got {first['input']!r:.80}; "
+        raise FedawsError(f"{source}: {key}: {got}{first['msg']}") from None
 
 
 def _deeper(value: Any, levels: int) -> bool:

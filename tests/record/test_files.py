@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
 from fedaws import FedawsError
-from fedaws.record.files import append_line, only_writer, read_tensors, write_bytes, write_tensors, write_text
+from fedaws.files import append_line, only_writer, write_bytes, write_text
+from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
 from helpers import refusal
 

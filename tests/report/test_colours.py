@@ -14,7 +14,7 @@ from fedaws.report.colours import PALETTE, colour_of
 from fedaws.report.page import make_page
 from report_pages import Page, page_of, rename_method, runs_of
 
-INVENTED = ["fedmine", "uniformity", "<b>bold</b>"]
+INVENTED = ["fedmine", "uniformity", "my own+1"]
 
 
 def looks(names: list[str]) -> set[tuple[int, str]]:
@@ -57,11 +57,13 @@ def test_a_report_of_three_invented_methods_shows_each_with_its_name_and_colour(
     page = Page(text)
     assert "fedmine a method of your own" in page.text
     assert "fedaws is right about 90.0 % of the test examples: 10.0 points above fedmine" in page.text
-    assert "<b>bold</b>" in page.text
+    assert "my own+1" in page.text
 
 
-@pytest.mark.parametrize("name", ["", "  ", "x" * 5000, "a\nb"])
-def test_any_text_may_name_a_method(tmp_path: Path, name: str) -> None:
-    runs_of(tmp_path, fedaws=[0.9])
-    rename_method(tmp_path / "fedaws-0", name)
-    assert "is right about 90.0 %" in page_of(tmp_path).text
+@pytest.mark.parametrize("name", ["", "  ", "x" * 5000, "a\nb", "<b>bold</b>"])
+def test_a_run_with_a_method_that_no_settings_can_name_is_left_out_with_a_notice(tmp_path: Path, name: str) -> None:
+    runs_of(tmp_path, fedaws=[0.9], softmax=[0.8])
+    rename_method(tmp_path / "softmax-0", name)
+    page = page_of(tmp_path)
+    assert "fedaws is right about 90.0 %" in page.text
+    assert "config.toml: method: got" in page.text

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,24 +10,9 @@ from torch import nn
 import fedaws
 from fedaws import Config
 from fedaws.record.files import read_tensors, write_tensors
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.folder import RunFolder
 from fedaws.report.collect import collect
 from report_pages import page_of, runs_of
-
-
-class ToldFacts(Facts):
-    """Facts of runs with a method, a label or an encoder of one's own."""
-
-    own_method: bool = False
-    label: str | None = None
-    role: str = ""
-    tested_on: Literal["test", "held-out", "training"] = "test"
-    encoder_name: str | None = None
-
-
-@pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaws.report.collect.Facts", ToldFacts)
 
 
 def tell(folder: Path, **facts: object) -> None:
@@ -69,7 +53,7 @@ def test_own_data_and_encoder_are_not_called_digits_and_mlp(own: Path) -> None:
     text = page_of(own).text
     assert "Data of your own 3 classes · 2 rounds" in text
     assert "Data data of your own, 3 classes" in text
-    assert "Encoder encoder of your own, 4 dimensions, 28 parameters" in text  # 6 · 4 weights and 4 biases
+    assert "Encoder encoder of your own (Linear), 4 dimensions, 28 parameters" in text  # 6 · 4 weights and 4 biases
     assert "digits" not in text
     assert "mlp" not in text
 
@@ -104,11 +88,6 @@ def test_three_methods_of_ones_own_with_the_same_settings_are_three_rows(three: 
     assert "3 methods · 1 seed" in page.text
     assert "0, 0, 0" not in page.text
     assert "Please note" not in page.text
-
-
-def test_a_label_names_its_run(three: list[Path]) -> None:
-    tell(three[0], label="mine")
-    assert [group.label for group in collect(three[:2]).groups] == ["mine", "fedaws"]
 
 
 def test_runs_of_one_seed_and_the_same_settings_are_shown_one_by_one_and_said_to_be(three: list[Path]) -> None:
@@ -154,8 +133,8 @@ def test_held_out_accuracy_is_called_so(three: list[Path]) -> None:
 
 
 def test_runs_that_were_tested_on_different_kinds_of_examples_are_said_to_be(three: list[Path]) -> None:
-    tell(three[0], tested_on="training", label="one")
-    tell(three[1], label="two")
+    tell(three[0], tested_on="training", role="one")
+    tell(three[1], role="two")
     assert "not all runs were tested on the same kind of examples" in page_of(*three[:2]).text
 
 

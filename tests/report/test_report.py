@@ -363,7 +363,7 @@ def test_any_missing_file_leaves_a_report(comparison: Path, run: Path, name: str
 
 def test_a_damaged_run_alone_is_one_line(refused: Callable[..., str], run: Path) -> None:
     (run / "config.toml").write_text("= nonsense")
-    assert "config.toml is not TOML" in refused("report", run)
+    assert "config.toml is no sound TOML" in refused("report", run)
 
 
 @pytest.mark.parametrize(

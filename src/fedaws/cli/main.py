@@ -101,7 +101,7 @@ def compare_command(
         cfg = configured(source, settings)
         from fedaws.experiments.compare import compare, parse_methods
         from fedaws.experiments.plots import plot_comparison
-        from fedaws.record.files import write_text
+        from fedaws.files import write_text
 
         names = parse_methods(methods)
         stop = console.Stop()

@@ -20,15 +20,6 @@ class Suggestion(NamedTuple):
 def suggest(labels: int, rows: int) -> Suggestion:
     """The preset that did best on data of such a size, with a cohort and a number of rounds that see all of them.
 
-    Parameters
-    ----------
-    labels
-        Of the data.
-    rows
-        Of the training part.
-
-    Examples
-    --------
     >>> suggest(labels=2000, rows=113_888).settings
     ['clients.per_round=500', 'train.rounds=456']
     """

@@ -20,24 +20,17 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 def comparison_table(summary: dict[str, Any], title: str) -> Table:
     """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
     from fedaws.core.methods import role_of
+    from fedaws.evaluate.catalogue import SUMMARY, format_mean, measure_of
 
     seeds = summary["seeds"]
     caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
-    table = Table(title=escape(title), caption=caption)
-    table.add_column("method")
-    table.add_column("")
-    for name in ("precision@1 (%)", "largest cosine", "separation"):
-        table.add_column(name, justify="right")
+    table = Table("method", "", title=escape(title), caption=caption)
+    for key in SUMMARY:
+        table.add_column(measure_of(key).short, justify="right")
     for method, measures in summary["methods"].items():
-        shown = [("precision@1", 100, ".2f"), ("max_cosine", 1, ".2f"), ("min_separation", 1, ".2f")]
-        cells = [_mean_and_spread(measures[name], factor, form) for name, factor, form in shown]
-        table.add_row(method, role_of(method), *cells)
+        figures = [(measures[key], measure_of(key).form) for key in SUMMARY]
+        table.add_row(method, role_of(method), *(format_mean(v["mean"], v["std"], form) for v, form in figures))
     return table
-
-
-def _mean_and_spread(values: dict[str, Any], factor: float, form: str) -> str:
-    mean = format(factor * values["mean"], form)
-    return mean if values["std"] is None else f"{mean} ± {format(factor * values['std'], form)}"
 
 
 def results_table(results: Results, rows: Sequence[str], methods: Sequence[str]) -> Table:

@@ -75,6 +75,9 @@ _MEASURES = (
 CATALOGUE: dict[str, Measure] = {measure.key: measure for measure in _MEASURES}
 """All measures of the package by their keys, in the order in which people read them."""
 
+SUMMARY = ("precision@1", "max_cosine", "min_separation")
+"""What a method is summed up by."""
+
 BOOKKEEPING = {"round", "seconds", "replies", "rejected", "largest_change", "round_seconds", "import_seconds",
                "compute_seconds", "server_seconds"}  # fmt: skip
 """Columns of metrics.jsonl that measure no model."""
@@ -118,14 +121,16 @@ def format_value(value: float, form: Form = "number") -> str:
     return (f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}").replace("-", "−")
 
 
-def format_mean(mean: float, spread: float, form: Form = "number") -> str:
-    """A mean and its standard deviation as people read them; of a plain number two digits of the latter.
+def format_mean(mean: float, spread: float | None, form: Form = "number") -> str:
+    """A mean and its standard deviation, if there is one, as people read them; of a plain number two digits of it.
 
     >>> format_mean(0.85, 0.071, "percent"), format_mean(-0.111, 0.004, "cosine"), format_mean(0.0437, 0.00707)
     ('85.0 ± 7.1 %', '−0.11 ± 0.00', '0.0437 ± 0.0071')
     >>> format_mean(12345.6, 120.0), format_mean(2.5, 0.0), format_mean(3e-9, 1e-9)
     ('12,346 ± 120', '2.5 ± 0', '3e−9 ± 1e−9')
     """
+    if spread is None:
+        return format_value(mean, form)
     if form == "percent":
         return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
     if form in ("cosine", "distance"):

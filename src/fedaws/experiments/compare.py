@@ -15,13 +15,11 @@ from fedaws.core.methods import method_names, method_of
 from fedaws.data import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure
+from fedaws.evaluate.catalogue import format_mean, measures_in
 from fedaws.record.journal import Metrics
 from fedaws.training.session import Reporter
 from fedaws.training.train import train
 from fedaws.training.warm_start import Start
-
-_BOOKKEEPING = {"round", "seconds"}
-"""Numbers in a row of metrics that are no measures."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,15 @@ class Comparison:
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Mean, standard deviation (of one run none) and single figures of the last round, per method and measure."""
         return {
-            method: {
-                name: _statistics([rows[-1][name] for rows in runs]) for name in runs[0][-1] if name not in _BOOKKEEPING
-            }
+            method: {name: _statistics([rows[-1][name] for rows in runs]) for name in measures_in(runs[0][-1])}
             for method, runs in self.histories.items()
         }
 
     def __str__(self) -> str:
-        lines = []
-        for method, measures in self.summary.items():
-            value = measures["precision@1"]
-            spread = "" if value["std"] is None else f" ± {100 * value['std']:.1f}"
-            lines.append(f"{method}: precision@1 {100 * value['mean']:.1f}{spread} %")
+        figures = {method: measures["precision@1"] for method, measures in self.summary.items()}
+        lines = [
+            f"{method}: precision@1 {format_mean(v['mean'], v['std'], 'percent')}" for method, v in figures.items()
+        ]
         return "\n".join(lines)
 
 

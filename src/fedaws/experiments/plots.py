@@ -1,5 +1,6 @@
 """Precision and class separation by round, one line per method."""
 
+from collections.abc import Collection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedaws.record.files import write_bytes
+from fedaws.files import write_bytes
+from fedaws.report.colours import PALETTE, colour_of
 
-# Okabe & Ito's colours, which colour-blind readers can tell apart.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#444444"]
 _LINES = ["-", "--", "-.", ":"]
 _LOOK: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -25,8 +25,8 @@ def plot_comparison(histories: dict[str, list[list[dict[str, Any]]]], path: Path
     with mpl.rc_context(_LOOK):
         figure = Figure(figsize=(10, 4), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for i, (method, runs) in enumerate(histories.items()):
-            style = _style(i, method)
+        for method, runs in histories.items():
+            style = _style(method, histories)
             _band(left, runs, "precision@1", style, 100)
             _band(right, runs, "max_cosine", style, 1)
         left.set(xlabel="round", ylabel="precision@1 (%)", title="Accuracy on held-out examples", ylim=(0, 101))
@@ -42,18 +42,19 @@ def plot_curves(curves: dict[str, list[Curve]], path: Path, title: str, measure:
     with mpl.rc_context(_LOOK):
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
-        for i, (method, seeds) in enumerate(curves.items()):
+        for method, seeds in curves.items():
             common = set.intersection(*({round_num for round_num, _ in curve} for curve in seeds))
             runs = [[{"round": r, measure: value} for r, value in curve if r in common] for curve in seeds]
             # The dot is all there is to see of a run that was measured once.
-            _band(axes, runs, measure, _style(i, method) | {"marker": "o", "markevery": [-1]}, 1)
+            _band(axes, runs, measure, _style(method, curves) | {"marker": "o", "markevery": [-1]}, 1)
         axes.set(xlabel="round", ylabel=f"{measure} (%)", title=title, ylim=(0, 101), xlim=(0, None))
         axes.legend(frameon=False, loc="lower right")
         _save(figure, path)
 
 
-def _style(number: int, method: str) -> dict[str, Any]:
-    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _LINES[number % len(_LINES)], "label": method}
+def _style(method: str, methods: Collection[str]) -> dict[str, Any]:
+    number = colour_of(method, methods)
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": _LINES[number % len(_LINES)], "label": method}
 
 
 def _save(figure: Figure, path: Path) -> None:

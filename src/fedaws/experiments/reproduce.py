@@ -11,7 +11,7 @@ from fedaws.config import Config, check_effects
 from fedaws.errors import FedawsError, MissingData
 from fedaws.experiments.paper_tables import SLEEC, Table
 from fedaws.experiments.sleec.settings import SleecConfig
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import same_config
 from fedaws.record.made_with import made_with

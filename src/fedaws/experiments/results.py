@@ -13,7 +13,7 @@ from fedaws.errors import FedawsError
 from fedaws.experiments.markdown import Results, plot_name, results_page
 from fedaws.experiments.paper_tables import ROLES, SLEEC, Table
 from fedaws.experiments.reproduce import SLEEC_FILE, configured, finished, read_object
-from fedaws.record.files import write_text
+from fedaws.files import write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics, differences
 from fedaws.record.made_with import MADE_WITH

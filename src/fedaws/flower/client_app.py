@@ -13,7 +13,6 @@ from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
@@ -22,6 +21,7 @@ from torch import Tensor, nn  # noqa: E402
 from fedaws.core.method import Method  # noqa: E402
 from fedaws.core.methods import method_of  # noqa: E402
 from fedaws.data.federated import FederatedData, as_features  # noqa: E402
+from fedaws.data.sources.npz import read_npz  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
 from fedaws.flower import wire  # noqa: E402
 from fedaws.models.build import build_encoder, evaluating, trainable  # noqa: E402
@@ -131,11 +131,8 @@ def _examples(context: Context, client: int) -> Tensor:
     path = context.node_config.get("data")
     if path is None:
         return _simulated(context, client)
-    try:
-        with np.load(os.path.expanduser(str(path)), allow_pickle=False) as archive:
-            return as_features(archive["x"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FedawsError(f"cannot read the examples in {path}: {error}; wanted an .npz file with an array x") from None
+    file = Path(os.path.expanduser(str(path)))
+    return as_features(read_npz(file, ["x"], "file of examples", "save them by numpy.savez(FILE, x=…)")["x"])
 
 
 def _simulated(context: Context, client: int) -> Tensor:

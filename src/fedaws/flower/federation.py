@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedaws.errors import FedawsError
-from fedaws.files import read_toml, write_text
+from fedaws.files import checked, read_toml, write_text
 
 _LOG = logging.getLogger("flwr")
 
@@ -134,11 +134,7 @@ def from_classes(class_of: Mapping[str, int]) -> Federation:
 
 def read_federation(path: Path) -> Federation:
     """The federation in a TOML file."""
-    try:
-        file = _File.model_validate(read_toml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise FedawsError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    file = checked(_File, read_toml(path), str(path))
     nodes = enumerate(file.nodes.items())
     members = (Member(i, node.class_id, name, node.public_key, node.removed) for i, (name, node) in nodes)
     test = None if file.test is None else path.parent / file.test

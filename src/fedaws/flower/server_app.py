@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -20,15 +19,16 @@ from fedaws.config import Config
 from fedaws.core.methods import method_of
 from fedaws.core.start import start_state
 from fedaws.data import FederatedData, load_data
-from fedaws.data.federated import as_features
+from fedaws.data.federated import as_features, as_labels
+from fedaws.data.sources.npz import read_npz
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet
+from fedaws.files import append_line, write_text
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import SERVER_LOG, Settings, run_settings
 from fedaws.flower.strategy import FedAwS, first_rows
 from fedaws.models import batch_norms, build_encoder, evaluating, trainable
-from fedaws.record.files import append_line, write_text
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal
 from fedaws.report.page import write_report
@@ -200,16 +200,12 @@ def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] |
 
 
 def _read_test(path: Path, federation: Federation) -> tuple[Tensor, Tensor]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            x, labels = as_features(archive["x"], "x"), np.asarray(archive["y"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FedawsError(f"cannot read the test set {path}: {error}; wanted an .npz file with x and y") from None
-    if tuple(x.shape[1:]) != federation.example_shape or labels.shape != (len(x),):
-        raise FedawsError(f"{path} has x {tuple(x.shape)} and y {labels.shape}; wanted [n, *example_shape] and [n]")
-    if labels.dtype.kind not in "iu" or labels.min() < 0:
-        raise FedawsError(f"{path} has y of type {labels.dtype}, wanted class numbers from 0 on")
-    return x, torch.from_numpy(labels.astype(np.int64))
+    arrays = read_npz(path, ["x", "y"], "test set", "save it by numpy.savez(FILE, x=…, y=…)")
+    x = as_features(arrays["x"], f"x of {path}")
+    y = as_labels(arrays["y"], f"y of {path}")
+    if tuple(x.shape[1:]) != federation.example_shape or len(x) != len(y):
+        raise FedawsError(f"{path} has x {tuple(x.shape)} and y {tuple(y.shape)}; wanted [n, *example_shape] and [n]")
+    return x, y
 
 
 def _claimed(settings: Settings, cfg: Config) -> tuple[Federation, tuple[Tensor, Tensor]]:

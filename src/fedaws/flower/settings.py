@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedaws import config as configuration
 from fedaws.config import Config, Count, Positive
 from fedaws.errors import FedawsError
+from fedaws.files import checked
 from fedaws.flower.wire import Limits
 
 SERVER_LOG = "server.log"
@@ -63,9 +64,4 @@ class Settings(BaseModel):
 
 def run_settings(run_config: Mapping[str, Any]) -> Settings:
     """The settings in a run's configuration; the first mistake is told in one line."""
-    try:
-        return Settings.model_validate(dict(run_config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise FedawsError(f"[tool.flwr.app.config] {key}: got {first['input']!r:.80}; {first['msg']}") from None
+    return checked(Settings, dict(run_config), "[tool.flwr.app.config]")

@@ -30,10 +30,10 @@ from torch import Tensor
 from fedaws.config import Config
 from fedaws.data import load_data
 from fedaws.errors import FedawsError
+from fedaws.files import write_bytes, write_text, writing
 from fedaws.flower.federation import Federation, Member, write_federation
 from fedaws.flower.settings import run_settings
 from fedaws.flower.strategy import FedAwS
-from fedaws.record.files import write_bytes, write_text, writing
 
 _DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
 CONNECTION, PORT = "federation", 8000  # Flower's name for the way to the SuperLink, and its own port

@@ -19,11 +19,11 @@ import psutil
 
 from fedaws import config as configuration
 from fedaws.errors import FedawsError
+from fedaws.files import only_writer, write_text
 from fedaws.flower.federation import Member, read_federation
 from fedaws.flower.settings import SERVER_LOG
 from fedaws.flower.setup import CONNECTION, Place
 from fedaws.flower.wire import printable
-from fedaws.record.files import only_writer, write_text
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"

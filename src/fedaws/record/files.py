@@ -10,20 +10,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedaws.errors import FedawsError
-from fedaws.files import append_line, only_writer, write_bytes, write_text, writing
-from fedaws.tensor_files import damaged, read_safetensors, tensor_sizes
-
-__all__ = [
-    "append_line",
-    "damaged",
-    "only_writer",
-    "read_tensors",
-    "tensor_sizes",
-    "write_bytes",
-    "write_tensors",
-    "write_text",
-    "writing",
-]
+from fedaws.files import write_bytes
+from fedaws.tensor_files import damaged, read_safetensors
 
 _FORMAT = "fedaws-1"
 

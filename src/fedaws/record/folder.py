@@ -11,9 +11,10 @@ from torch import Tensor
 from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.files import read_text
-from fedaws.record.files import append_line, damaged, read_tensors, write_tensors, write_text
+from fedaws.files import append_line, read_text, write_text
+from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.png import png_base64
+from fedaws.tensor_files import damaged
 from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
@@ -97,11 +98,9 @@ class RunFolder:
     def config(self) -> Config:
         """The run's configuration."""
         path = self.path / "config.toml"
-        try:
-            text = read_text(path)
-        except FedawsError:
-            raise FedawsError(f"{self.path} is not a run folder: no readable config.toml in it") from None
-        return configuration.from_toml(text, str(path))
+        if not path.exists():
+            raise FedawsError(f"{self.path} is not a run folder: no config.toml in it")
+        return configuration.from_toml(read_text(path), str(path))
 
     # metrics
 

@@ -10,7 +10,7 @@ import torch
 
 from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.record.files import only_writer
+from fedaws.files import only_writer
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.made_with import note_versions
 from fedaws.record.trace import trace_rounds, traced_classes

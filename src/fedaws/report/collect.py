@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,19 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import tomli_w
 import torch
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
-from fedaws.config import Config, from_toml
+from fedaws.config import Config, typed
 from fedaws.core.methods import method_names, method_of, role_of
 from fedaws.errors import FedawsError
-from fedaws.record.files import tensor_sizes
+from fedaws.record.files import read_tensors
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import differences
 from fedaws.record.made_with import MADE_WITH
-from fedaws.report.reader import attempt, check, read_lines, read_object, read_text, read_weights
+from fedaws.report.reader import attempt, check, read_lines, read_object
+from fedaws.tensor_files import tensor_sizes
 
 MOST_RUNS = 64
 _MOST_LETTERS = 60  # of a name that a file gives
@@ -95,7 +94,6 @@ class RunData:
     name: str
     folder: RunFolder
     config: Config
-    method: str  # the configuration has another one where it does not know this one
     rows: list[Row] = field(default_factory=list)
     finished: bool = False
     facts: Facts | None = None
@@ -131,14 +129,14 @@ class RunData:
         return bool(self.fact("own_data")) and not self.attendance
 
     @property
+    def method(self) -> str:
+        """The name of the method, which may be one that only the user's code knows."""
+        return self.config.method
+
+    @property
     def own_method(self) -> bool:
         """Whether the method is a user's."""
         return self.method not in method_names() or bool(self.fact("own_method"))
-
-    @property
-    def label(self) -> str | None:
-        """The user's name for this run."""
-        return _short(self.fact("label") or "") or None
 
     @property
     def role(self) -> str:
@@ -234,7 +232,7 @@ def grouped(runs: Iterable[RunData], notices: list[str]) -> list[Group]:
     twins = Counter[object]()
     for run in runs:
         settings = run.config.model_copy(update={"seed": 0}).model_dump_json()
-        kind = (run.method, run.role, run.label, settings)
+        kind = (run.role, settings)
         twin = (kind, run.config.seed)
         kinds.setdefault((kind, twins[twin]), []).append(run)
         twins[twin] += 1
@@ -242,7 +240,7 @@ def grouped(runs: Iterable[RunData], notices: list[str]) -> list[Group]:
     if repeated:
         notices.append(
             f"{repeated} runs have the method, settings and seed of another: each is shown by itself, without a mean. "
-            "If they differ in code of your own, give each a label"
+            "If they differ in code of your own, give each method a name"
         )
     kinds = {kind: sorted(same, key=lambda run: run.config.seed) for kind, same in kinds.items()}
     return [
@@ -251,14 +249,15 @@ def grouped(runs: Iterable[RunData], notices: list[str]) -> list[Group]:
 
 
 def _labels(runs: list[RunData]) -> list[str]:
-    """The user's label or the method; where two have the same one, also what tells them apart."""
+    """The method; where two have the same one, also what tells them apart."""
     labels = []
     for run in runs:
-        name = run.label or run.method
-        same = [other.config for other in runs if (other.label or other.method) == name]
+        same = [other.config for other in runs if other.method == run.method]
         keys = dict.fromkeys(key for cfg in same for key, _, _ in differences(run.config, cfg) if key != "seed")
-        chosen = [key for key in keys if key != "name"] or list(keys)
-        labels.append(" ".join([name, *(f"{key.split('.')[-1]}={setting(run.config, key)}" for key in chosen[:3])]))
+        chosen = ([key for key in keys if key != "name"] or list(keys))[:3]
+        labels.append(
+            " ".join([run.method, *(f"{key.split('.')[-1]}={setting(run.config, key)}" for key in chosen[:3])])
+        )
     labels = _told_apart(labels, [run.role for run in runs])
     labels = _told_apart(labels, [run.name for run in runs])
     return _told_apart(labels, [str(number) for number in range(1, len(runs) + 1)])
@@ -284,11 +283,7 @@ def setting(cfg: Config, dotted: str) -> str:
     value: Any = cfg
     for part in dotted.split("."):
         value = getattr(value, part)
-    if value is None:
-        return "none"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    return Path(value).name if Path(value).is_absolute() else value
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else typed(value)
 
 
 # --- one folder -----------------------------------------------------------------------------------------------------
@@ -296,8 +291,8 @@ def setting(cfg: Config, dotted: str) -> str:
 
 def _read_run(place: Path, notices: list[str]) -> RunData:
     folder = RunFolder(place)
-    config, method = _read_config(place)
-    run = RunData(_name(place), folder, config, method, _read_metrics(folder.metrics_file, notices), folder.finished)
+    rows = _read_metrics(folder.metrics_file, notices)
+    run = RunData(_name(place), folder, folder.config(), rows, folder.finished)
     run.weights, run.facts = _read_facts(folder, notices)
     if run.weights is not None:
         run.sizes = attempt(partial(tensor_sizes, run.weights), notices) or {}
@@ -314,24 +309,6 @@ def _read_run(place: Path, notices: list[str]) -> RunData:
             "its figures are those of its last measured round"
         )
     return run
-
-
-def _read_config(place: Path) -> tuple[Config, str]:
-    """The settings and the name of the method, which may be one that only the user's code knows."""
-    path = place / "config.toml"
-    text = read_text(path)
-    if not path.is_file():
-        raise FedawsError(f"{place} is not a run folder: no readable config.toml in it")
-    try:
-        tree = tomllib.loads(text)
-    except (ValueError, RecursionError):  # said better below
-        tree = {}
-    method = tree.get("method")
-    if not isinstance(method, str) or method in method_names():
-        config = check(partial(from_toml, text, str(path)), path)
-        return config, config.method
-    known = tomli_w.dumps(tree | {"method": "positive-only"})
-    return check(partial(from_toml, known, str(path)), path), _short(method) or "nameless"
 
 
 def _short(text: str) -> str:
@@ -368,7 +345,7 @@ def _read_facts(folder: RunFolder, notices: list[str]) -> tuple[Path | None, Fac
 
 
 def _facts_in(path: Path) -> Facts:
-    _, text = read_weights(path, only=())
+    _, text = read_tensors(path, only=())
     return check(lambda: Facts.model_validate_json(text), path)
 
 
@@ -397,7 +374,7 @@ def class_matrix(run: RunData, notices: list[str]) -> Tensor | None:
     """W at the end, or as far as the run has come."""
     if run.weights is None:
         return None
-    tensors, _ = attempt(partial(read_weights, run.weights, only=("W",)), notices) or ({}, "")
+    tensors, _ = attempt(partial(read_tensors, run.weights, only=("W",)), notices) or ({}, "")
     W = tensors.get("W")
     if W is None or W.ndim != 2 or len(W) < 2 or not W.is_floating_point():
         notices.append(f"{run.weights} has no matrix W of class embeddings; left out")
@@ -416,7 +393,7 @@ def traces(run: RunData, notices: list[str]) -> list[Trace]:
 
 
 def _read_trace(path: Path) -> Trace:
-    tensors, _ = read_weights(path)
+    tensors, _ = read_tensors(path)
     number = path.stem.removeprefix("W-")
     match tensors.get("classes"), tensors.get("rows"):
         case Tensor() as classes, Tensor() as rows if number.isdigit() and not classes.is_floating_point():

@@ -33,9 +33,7 @@ def draft_of(collected: Collected) -> Draft:
 
 def _colours(groups: list[Group]) -> dict[str, int]:
     """A method has the same colour in every report in which it stands once."""
-    methods = [group.shown.method for group in groups]
-    names = [group.shown.label or group.shown.method for group in groups]
-    for distinct in (methods, names):
-        if len(set(distinct)) == len(groups):
-            return {g.label: colour_of(name, distinct) for g, name in zip(groups, distinct, strict=True)}
+    methods = {group.shown.method for group in groups}
+    if len(methods) == len(groups):
+        return {group.label: colour_of(group.shown.method, methods) for group in groups}
     return {group.label: number for number, group in enumerate(groups)}

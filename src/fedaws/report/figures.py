@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedaws.evaluate.catalogue import format_mean, format_value, measure_of
+from fedaws.evaluate.catalogue import format_mean, measure_of
 from fedaws.report.collect import Group, RunData
 
 
@@ -60,8 +60,8 @@ def plus_minus(group: Group, key: str) -> str:
     numbers = statistics(group, key)
     if numbers is None:
         return "–"
-    form = measure_of(key).form
-    return format_value(numbers[0], form) if len(group.runs) == 1 else format_mean(*numbers, form)
+    mean, spread = numbers
+    return format_mean(mean, None if len(group.runs) == 1 else spread, measure_of(key).form)
 
 
 def spaced(values: list[Any], most: int) -> list[Any]:

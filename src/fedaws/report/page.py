@@ -10,8 +10,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.catalogue import measure_of
-from fedaws.record.files import write_text
+from fedaws.evaluate.catalogue import SUMMARY, measure_of
+from fedaws.files import write_text
 from fedaws.report import charts, words
 from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
 from fedaws.report.collect import Collected, collect
@@ -21,7 +21,6 @@ from fedaws.report.draft import Draft, draft_of
 from fedaws.report.figures import duration, plus_minus, statistics
 
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
-_SUMMARY = ("precision@1", "max_cosine", "min_separation")
 
 
 def write_report(paths: Sequence[Path], target: Path) -> Path:
@@ -55,7 +54,7 @@ def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
     groups = draft.groups
     runs = collected.runs
     own = own_measures(groups)
-    columns = [*_SUMMARY, *own[:3]]
+    columns = [*SUMMARY, *own[:3]]
     sections = {
         "title": words.title(groups),
         "subtitle": words.subtitle(groups),

@@ -65,7 +65,7 @@ def examples_of(groups: list[Group]) -> str:
 def subtitle(groups: list[Group]) -> str:
     """What is on the page, in one line."""
     runs = [run for group in groups for run in group.runs]
-    methods = len({(run.method, run.role, run.label) for run in runs})
+    methods = len({(run.method, run.role) for run in runs})
     kinds = _counted(len(groups), "kind of run", "kinds of runs")
     classes = num_classes(groups[0].shown)
     parts = [f"{classes:,} classes"] if classes else []
@@ -237,7 +237,7 @@ def runs_table(runs: list[RunData]) -> Table:
         rows.append(
             [
                 run.name,
-                run.label or run.method,
+                run.method,
                 run.config.seed,
                 f"{run.rounds_done:,} of {run.config.train.rounds:,}",
                 "finished" if run.finished else "unfinished",

@@ -4,12 +4,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from fedaws.config import Count, Section, read_toml
+from fedaws.config import Count, Section
 from fedaws.core.methods import method_names, role_of
 from fedaws.errors import FedawsError
 from fedaws.experiments.sleec.settings import SleecConfig
+from fedaws.files import checked, parse_toml, read_toml
 
 Percentages = tuple[float, ...]
 """One for each of the table's measures; none at all where the paper has none."""
@@ -72,16 +73,14 @@ def load_table(source: str) -> Table:
     >>> load_table("table1").rows["cifar10-resnet8"].paper["fedaws"]
     (86.3,)
     """
-    if source not in tables() and not source.endswith(".toml"):
+    if source in tables():
+        file = resources.files("fedaws.experiments.paper_tables") / f"{source}.toml"
+        tree = parse_toml(file.read_text(encoding="utf-8"), source)
+    elif source.endswith(".toml"):
+        tree = read_toml(Path(source))
+    else:
         raise FedawsError(f"no table {source!r}; there are {', '.join(tables())}, or give the path of a .toml file")
-    file = resources.files("fedaws.experiments.paper_tables") / f"{source}.toml" if source in tables() else Path(source)
-    try:
-        table = Table.model_validate(read_toml(file.read_text(encoding="utf-8")) | {"source": source})
-    except ValidationError as error:  # before ValueError, which it is
-        first = error.errors()[0]
-        raise FedawsError(f"{source}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except ValueError as error:
-        raise FedawsError(f"{source} is not TOML: {error}") from None
+    table = checked(Table, tree | {"source": source}, source)
     for name, row in table.rows.items():
         named = [*row.paper, *row.method_settings, *table.stop_early, *table.settings]
         choose(list(ROLES), ",".join(named), "method", source)
