@@ -191,7 +191,8 @@ def settings(groups: list[Group]) -> list[Table]:
         tables.append(
             Table("Settings in which the runs differ", ["setting", "default", *(g.label for g in groups)], rows)
         )
-    same = [key for key, _, _ in differences(configs[0], default) if key not in hidden | varying.keys()]
+    said = hidden | varying.keys()
+    same = [key for key, here, _ in differences(configs[0], default) if key not in said and here != "own"]
     if same:
         rows = [[key, setting(default, key), setting(configs[0], key)] for key in same]
         title = "Settings that differ from the defaults" + (", the same in all runs" if len(groups) > 1 else "")
