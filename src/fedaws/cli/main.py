@@ -15,7 +15,7 @@ import typer
 from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
-from fedaws.cli.common import REPORT, Json, Settings, Source, configured, print_error, print_json, reported, user_errors
+from fedaws.cli.common import Json, Settings, Source, configured, print_error, print_json, reported, user_errors
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
 from fedaws.cli.tables import comparison_table, metrics_table, results_table, text_table
@@ -163,7 +163,7 @@ def report_command(
     with user_errors():
         if out is None and len(runs) > 1:
             raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
-        from fedaws.report.page import write_report
+        from fedaws.report.page import REPORT, write_report
 
         print(write_report(runs, out or runs[0] / REPORT))
 
