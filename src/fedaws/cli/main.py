@@ -105,8 +105,7 @@ def compare_command(
 
         names = parse_methods(methods)
         stop = console.Stop()
-        done = 0
-        total = len(names) * seeds
+        number = count(1)
         with (
             _folder(f"{cfg.name}-compare", out, resume) as folder,
             _interruptible(stop, f"--resume --out {folder}"),
@@ -114,14 +113,12 @@ def compare_command(
         ):
 
             def numbered(one: Config) -> "Reporter":
-                nonlocal done
-                done += 1
-                return reporter(f"{done}/{total} {one.method}, seed {one.seed}")
+                return reporter(f"{next(number)}/{len(names) * seeds} {one.method}, seed {one.seed}")
 
-            found = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
-        summary = {"methods": found.summary, "rounds": cfg.train.rounds, "seeds": seeds}
+            comparison = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
+        summary = {"methods": comparison.summary, "rounds": cfg.train.rounds, "seeds": seeds}
         write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
-        plot_comparison(found.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        plot_comparison(comparison.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
         report = reported(folder)
         if json:
             print_json(summary | {"folder": str(folder), "report": report})

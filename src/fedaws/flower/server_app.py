@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -241,10 +242,9 @@ def _note_attendance(strategy: FedAwS, folder: RunFolder, round_num: int) -> Non
     """Who answered and who did not, by name; of many nodes only the first of each."""
     answered = [name for name, reason in strategy.mail.answers.items() if reason is None]
     dropped = {name: reason for name, reason in strategy.mail.answers.items() if reason is not None}
-    line = {"round": round_num, "asked": strategy.last["asked"], "replies": len(answered), "dropped": dropped}
-    if len(dropped) > _MOST_NAMES:
-        line["dropped"] = dict(list(dropped.items())[:_MOST_NAMES])
-    append_line(folder.path / PARTICIPANTS, json.dumps(line | {"answered": sorted(answered)[:_MOST_NAMES]}))
+    counts = {"round": round_num, "asked": strategy.last["asked"], "replies": len(answered)}
+    names = {"dropped": dict(islice(dropped.items(), _MOST_NAMES)), "answered": sorted(answered)[:_MOST_NAMES]}
+    append_line(folder.path / PARTICIPANTS, json.dumps(counts | names))
 
 
 def _restore(strategy: FedAwS, folder: RunFolder | None) -> None:
