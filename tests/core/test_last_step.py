@@ -38,7 +38,7 @@ def test_a_large_weight_puts_every_row_on_its_mean() -> None:
 
 
 def test_the_sums_are_those_of_a_loop_over_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaws.runners.sums._BLOCK", 100)  # so that a client's examples lie in several blocks
+    monkeypatch.setattr("fedaws.runners.sums.EXAMPLES", 100)  # so that a client's examples lie in several blocks
     run = fedaws.train(config=digits("data.clients_per_class=2"))
     data = run.data
     assert data is not None

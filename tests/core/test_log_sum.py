@@ -15,7 +15,7 @@ from fedaws.core.losses import softmax_cross_entropy
 
 @pytest.fixture(params=[1, 7, 20, 1000])  # scores in a block: of one example, of one, of two and a rest, of all
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_sum, "_BLOCK", request.param)
+    monkeypatch.setattr(log_sum, "SCORES", request.param)
 
 
 def problem(examples: int = 5, classes: int = 7) -> tuple[Tensor, Tensor, Tensor]:

@@ -44,7 +44,7 @@ class LargestAllocation(TorchDispatchMode):
 
 @pytest.mark.parametrize("block", [1, 35, 10_000])
 def test_blocks_of_any_size_give_the_step_on_the_whole(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "BLOCK", block)
+    monkeypatch.setattr(moments, "ROWS", block)
     W = cone(53, 7)
     torch.testing.assert_close(moments.center_(W.clone()), F.normalize(W - W.mean(0), dim=1))
     largest = torch.linalg.matrix_norm(W, 2) ** 2
@@ -55,7 +55,7 @@ def test_blocks_of_any_size_give_the_step_on_the_whole(block: int, monkeypatch: 
 def test_no_step_makes_a_tensor_of_the_size_of_all_rows(
     step: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moments, "BLOCK", 200)
+    monkeypatch.setattr(moments, "ROWS", 200)
     W = cone(1000, 8)
     with LargestAllocation() as seen:  # type: ignore[no-untyped-call]
         assert step(W) is W

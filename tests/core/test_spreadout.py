@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaws.config import SpreadConfig
-from fedaws.core import mining, moments
 from fedaws.core import spreadout as sp
 from fedaws.core.pairs import hinge, squared_distance
 from fedaws.errors import FedawsError
@@ -100,7 +99,7 @@ def test_the_regularisers_know_neither_rotation_nor_the_order_of_classes(seed: i
 def test_nearest_equals_brute_force_in_tiles_of_any_size(
     tile: int, sampled: bool, normalized: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mining, "TILE", tile)
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", tile)
     W = torch.randn(1500, 6, generator=rng(), dtype=torch.float64)
     W = F.normalize(W, dim=1) if normalized else W
     cohort = torch.randperm(1500, generator=rng(1))[:9]
@@ -137,7 +136,7 @@ def test_too_few_candidates_are_told_in_one_line() -> None:
 
 @pytest.mark.parametrize("nu", [0.5, 1.0, 1.7])
 def test_closed_form_gradient_of_eq_6_is_autograds(nu: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mining, "TILE", 25)  # several blocks
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", 25)  # several blocks
     W = unit(9, 4, cone=1.0).requires_grad_()
     (expected,) = torch.autograd.grad(sp.spreadout(W, nu), W)
     W = W.detach()

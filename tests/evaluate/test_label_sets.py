@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaws.core import mining
 from fedaws.evaluate.precision import Ranking, precision_at, propensity_scored, rank, right
 from fedaws.sparse import from_lists
 
@@ -69,7 +68,7 @@ def test_examples_without_labels_count_as_missed() -> None:
 def test_tiles_of_any_size_give_the_same_precision(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     sets = [[0, 3], [5], [1, 2, 4], [7]]
     whole = precision_at(ranking_of(sets, 3), from_lists(sets, 8), 3)
-    monkeypatch.setattr(mining, "TILE", tile)
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", tile)
     assert precision_at(ranking_of(sets, 3), from_lists(sets, 8), 3) == whole
 
 

@@ -137,7 +137,7 @@ def test_blocks_of_any_size_give_the_same_embeddings(
 ) -> None:
     encoder, x = nn.Linear(4, 3), normal(0, 10, 4)
     whole = embed_all(encoder, parameters(encoder), x, normalize=True)
-    monkeypatch.setattr("fedaws.evaluate.model._CACHE", cache)
+    monkeypatch.setattr("fedaws.evaluate.model.ROWS", cache // 4)
     seen = []
     encoder.register_forward_hook(lambda _module, inputs, _out: seen.append(len(inputs[0])))
     torch.testing.assert_close(embed_all(encoder, parameters(encoder), x, normalize=True), whole)
@@ -175,7 +175,7 @@ class Threads(set[int]):
 def test_images_are_embedded_in_threads_as_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, x = Convolutions().train(), normal(0, 20, 1, 6, 6)
     theta = {name: torch.full_like(p, 0.1) + p.detach() for name, p in encoder.named_parameters()}
-    monkeypatch.setattr("fedaws.evaluate.model._CACHE", 3 * 4 * 36 * 2)  # two images for each thread
+    monkeypatch.setattr("fedaws.evaluate.model.ROWS", 3 * 36 * 2)  # two images for each thread
     got = embed_all(encoder, theta, x, normalize=False)
     assert threading.get_ident() not in encoder.threads
     assert all(module.training for module in encoder.modules())

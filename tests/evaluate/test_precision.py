@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaws.core import mining
 from fedaws.evaluate.precision import Ranking, precision_at, rank
 
 
@@ -42,7 +41,7 @@ def test_the_scores_are_the_inner_products_of_the_ranked_classes() -> None:
 @pytest.mark.parametrize("k", [1, 5])
 def test_tiles_of_any_size_give_the_same_ranking(monkeypatch: pytest.MonkeyPatch, tile: int, k: int) -> None:
     embeddings, W = random_scores(1, 17, 23)
-    monkeypatch.setattr(mining, "TILE", tile)
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", tile)
     ranking = rank(embeddings, W, k)
     assert ranking.classes.tolist() == ranked_by_a_loop(embeddings, W, k)
     torch.testing.assert_close(ranking.scores, (embeddings @ W.T).sort(dim=1, descending=True).values[:, :k])
@@ -51,7 +50,7 @@ def test_tiles_of_any_size_give_the_same_ranking(monkeypatch: pytest.MonkeyPatch
 def test_tiles_never_hold_more_scores_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, product = list[int](), torch.mm
     monkeypatch.setattr(torch, "mm", lambda a, b, out: sizes.append(len(a) * b.shape[1]) or product(a, b, out=out))
-    monkeypatch.setattr(mining, "TILE", 300 * 1024)  # classes in 1024s
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", 300 * 1024)  # classes in 1024s
     rank(*random_scores(2, 300, 2500), k=5)
     assert max(sizes) == 300 * 1024
     assert sum(sizes) == 300 * 2500

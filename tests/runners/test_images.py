@@ -16,10 +16,11 @@ from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.core.algorithm import run_round
 from fedaws.core.methods import method_of
 from fedaws.data.federated import as_input
+from fedaws.machine.blocks import POOLED
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner
 from fedaws.runners.common import even_blocks
-from fedaws.runners.pooled import _CACHE, _block_count, bytes_per_example
+from fedaws.runners.pooled import _block_count, bytes_per_example
 from fedaws.training.session import Interrupted
 from fedaws.types import ServerState
 
@@ -187,7 +188,7 @@ def sizes_of(blocks: Iterable[slice]) -> list[int]:
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 64, 1000])
 @pytest.mark.parametrize("fitting", [1, 3, 10, 10**6])
 def test_blocks_fit_and_no_worker_waits_for_longer_than_it_must(workers: int, count: int, fitting: int) -> None:
-    sizes = sizes_of(even_blocks(count, _block_count(count, _CACHE // fitting, workers)))
+    sizes = sizes_of(even_blocks(count, _block_count(count, 4 * POOLED // fitting, workers)))
     assert sum(sizes) == count
     assert 1 <= min(sizes) <= max(sizes) <= fitting
     turns = 1  # by trial: the fewest in which the workers can do it all
@@ -209,12 +210,12 @@ def test_even_blocks_follow_one_another_and_differ_by_one_at_most(count: int, pa
 
 def test_equal_blocks_for_each_worker() -> None:
     assert _block_count(12, 1, workers=4) == 4
-    assert _block_count(12, _CACHE // 2, workers=3) == 6  # two turns of three blocks of two
+    assert _block_count(12, 4 * POOLED // 2, workers=3) == 6  # two turns of three blocks of two
     assert _block_count(3, 1, workers=8) == 3
 
 
 def test_a_client_larger_than_the_cache_is_a_block_of_its_own() -> None:
-    assert _block_count(5, 100 * _CACHE, workers=2) == 5
+    assert _block_count(5, 400 * POOLED, workers=2) == 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -240,7 +241,7 @@ def test_a_larger_image_takes_more_memory() -> None:
 
 def blocks_of(cfg: Config, data: FederatedData, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Clients in each block of a first round with all of them, if the cache were of 10 kB."""
-    monkeypatch.setattr("fedaws.runners.pooled._CACHE", 10_000)
+    monkeypatch.setattr("fedaws.runners.pooled.POOLED", 2_500)
     state = fedaws.training.train.initial_state(cfg, data, encoder)
     sizes: list[int] = []
     run_clients = make_runner(cfg, method_of(cfg), data, encoder)

@@ -15,7 +15,6 @@ from fedaws.cli import console
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 
-REPORT = "report.html"
 _EXTRAS = {
     "flwr": "flower",
     "cryptography": "flower",
@@ -111,14 +110,10 @@ def name_of_data(cfg: Config) -> str:
 
 
 def reported(folder: Path) -> str | None:
-    """Write the report beside the runs; hours of training do not end with an error for the sake of a picture."""
-    from fedaws.report.page import write_report
+    """Write the report beside the runs."""
+    from fedaws.report.page import try_report
 
-    try:
-        return str(write_report([folder], folder / REPORT))
-    except Exception as error:
-        console.warn(f"no report: {' '.join(str(error).split()) or type(error).__name__}; try: fedaws report {folder}")
-        return None
+    return try_report(folder, console.warn)
 
 
 def print_json(value: Any) -> None:

@@ -15,7 +15,7 @@ import typer
 from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
-from fedaws.cli.common import REPORT, Json, Settings, Source, configured, print_error, print_json, reported, user_errors
+from fedaws.cli.common import Json, Settings, Source, configured, print_error, print_json, reported, user_errors
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
 from fedaws.cli.tables import comparison_table, metrics_table, results_table, text_table
@@ -105,8 +105,7 @@ def compare_command(
 
         names = parse_methods(methods)
         stop = console.Stop()
-        done = 0
-        total = len(names) * seeds
+        number = count(1)
         with (
             _folder(f"{cfg.name}-compare", out, resume) as folder,
             _interruptible(stop, f"--resume --out {folder}"),
@@ -114,14 +113,12 @@ def compare_command(
         ):
 
             def numbered(one: Config) -> "Reporter":
-                nonlocal done
-                done += 1
-                return reporter(f"{done}/{total} {one.method}, seed {one.seed}")
+                return reporter(f"{next(number)}/{len(names) * seeds} {one.method}, seed {one.seed}")
 
-            found = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
-        summary = {"methods": found.summary, "rounds": cfg.train.rounds, "seeds": seeds}
+            comparison = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
+        summary = {"methods": comparison.summary, "rounds": cfg.train.rounds, "seeds": seeds}
         write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
-        plot_comparison(found.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+        plot_comparison(comparison.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
         report = reported(folder)
         if json:
             print_json(summary | {"folder": str(folder), "report": report})
@@ -163,7 +160,7 @@ def report_command(
     with user_errors():
         if out is None and len(runs) > 1:
             raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
-        from fedaws.report.page import write_report
+        from fedaws.report.page import REPORT, write_report
 
         print(write_report(runs, out or runs[0] / REPORT))
 

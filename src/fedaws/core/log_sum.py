@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BLOCK = 8_000_000
-"""Scores in a block: 32 MB of float32."""
+from fedaws.machine.blocks import SCORES
 
 
 def log_sum_of_others(embeddings: Tensor, labels: Tensor, W: Tensor) -> Tensor:
@@ -62,7 +61,7 @@ class _LogSumOfOthers(torch.autograd.Function):
             t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
             for t, dim in zip(stacks, in_dims, strict=True)
         )
-        if clients * g.shape[1] * W.shape[1] <= _BLOCK:
+        if clients * g.shape[1] * W.shape[1] <= SCORES:
             own = torch.arange(W.shape[1], device=W.device) == y[..., None]
             return (g @ W.mT).masked_fill(own, -math.inf).logsumexp(-1), 0
         parts = zip(g.unbind(), y.unbind(), W.unbind(), strict=True)
@@ -71,7 +70,7 @@ class _LogSumOfOthers(torch.autograd.Function):
 
 def _score_blocks(embeddings: Tensor, labels: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of examples with their scores, −∞ for the own class; all in one buffer, good until the next."""
-    step = max(1, _BLOCK // len(W))
+    step = max(1, SCORES // len(W))
     buffer = embeddings.new_empty(min(step, len(embeddings)), len(W))
     for start in range(0, len(embeddings), step):
         block = slice(start, min(start + step, len(embeddings)))

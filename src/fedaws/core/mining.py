@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fedaws.errors import FedawsError
+from fedaws.machine import blocks
 
-TILE = 4_000_000
-"""Entries of a tile of scores: 16 MB, which stays in a last-level cache."""
 _ASKED = 3  # so many of its neighbours does a class ask for theirs
 _QUERIES = 1024  # rows of a tile
 _GROUP = 32  # columns whose maximum is taken first
@@ -87,11 +86,11 @@ def best_columns(
     (tensor([[0.8000]]), tensor([[1]]))
     """
     size = max(1, min(len(queries), _QUERIES))
-    width = min(len(pool), max(_GROUP, TILE // size // _ALIGN * _ALIGN))
+    width = min(len(pool), max(_GROUP, blocks.TILE // size // _ALIGN * _ALIGN))
     buffer = pool.new_empty(size * width)
     own = torch.full((len(queries),), -1, device=pool.device) if own is None else own
-    blocks = zip(queries.split(size), own.split(size), strict=True)
-    scores, columns = zip(*(_best_in_tiles(q, o, pool, shift, k, width, buffer) for q, o in blocks), strict=True)
+    parts = zip(queries.split(size), own.split(size), strict=True)
+    scores, columns = zip(*(_best_in_tiles(q, o, pool, shift, k, width, buffer) for q, o in parts), strict=True)
     return torch.cat(scores), torch.cat(columns)
 
 

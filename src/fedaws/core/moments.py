@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 1_000_000
-"""Numbers of W that are worked on at once: 4 MB, which stays in a cache."""
+from fedaws.machine.blocks import ROWS
+
 _MOVED = 4
 
 
@@ -76,6 +76,6 @@ def to_sphere_(rows: Tensor, moved: Tensor) -> Tensor:
 
 def _blocks(W: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """The rows of W in order, each block with a place for what becomes of it."""
-    height = min(len(W), max(1, BLOCK // W.shape[1]))
+    height = min(len(W), max(1, ROWS // W.shape[1]))
     buffer = W.new_empty(height, W.shape[1])
     return ((rows, buffer[: len(rows)]) for rows in W.split(height))

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
-from fedaws.core import mining
 from fedaws.core.method import Spread, When
 from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say spreadout.nearest
 from fedaws.core.mining import nearest_known_
 from fedaws.core.moments import center_, due, largest_eigenvalue, subtract_, to_sphere_, whiten_
 from fedaws.core.pairs import Pair, hinge, make_pair
+from fedaws.machine import blocks
 from fedaws.types import Memory
 
 Distance = Literal["cosine", "euclidean"]
@@ -129,7 +129,7 @@ def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair) -> 
 
 def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
     """w_c · w_y for each pair, in blocks."""
-    block = max(1, mining.TILE // rows.shape[1])
+    block = max(1, blocks.TILE // rows.shape[1])
     return torch.cat([(rows[c[s : s + block]] * rows[y[s : s + block]]).sum(1) for s in range(0, len(c), block)])
 
 
@@ -292,5 +292,5 @@ def reachable_margin(num_classes: int, dim: int) -> float:
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """Slices of so many rows that a block with as many columns is a tile."""
-    height = max(1, mining.TILE // max(1, columns))
+    height = max(1, blocks.TILE // max(1, columns))
     return (slice(s, min(s + height, rows)) for s in range(0, rows, height))

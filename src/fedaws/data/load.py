@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaws.config import Config
+from fedaws.config import SPARSE, Config
 from fedaws.data.federated import FederatedData, as_features, as_labels, from_arrays, hold_out
 from fedaws.data.label_sets import from_sparse, inverse_propensities
 from fedaws.data.sources.cifar import cifar
@@ -23,8 +23,6 @@ from fedaws.data.sources.xc import SETS, Split, some_rows, xc
 from fedaws.data.sources.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 
-SPARSE = (*SETS, "xc", "xc-synthetic")
-"""Data of sparse examples with sets of labels."""
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 

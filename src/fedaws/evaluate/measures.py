@@ -13,11 +13,10 @@ from fedaws.errors import FedawsError
 from fedaws.evaluate.model import Model
 from fedaws.evaluate.precision import precision_at, propensity_scored
 from fedaws.evaluate.theory import error_bounds, separation
+from fedaws.machine.blocks import ROWS
 from fedaws.sparse import Rows, SparseRows
 
 KS = (1, 3, 5)
-_BLOCK = 1_000_000
-"""Numbers of rows that are gathered at once."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,6 @@ def own_measures(measures: Mapping[str, Measure], model: Model, test: TestSet) -
 
 def _mean_hinge(embeddings: Tensor, labels: SparseRows, W: Tensor, margin: float) -> float:
     """Over all pairs of an example and one of its labels, in blocks."""
-    pairs = zip(*(part.split(_BLOCK // W.shape[1]) for part in (labels.row_of_each, labels.indices)), strict=True)
+    pairs = zip(*(part.split(ROWS // W.shape[1]) for part in (labels.row_of_each, labels.indices)), strict=True)
     total = sum(float(positive_hinge(embeddings[rows], W[own], margin).sum()) for rows, own in pairs)
     return total / max(1, len(labels.indices))

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from fedaws.core.local import embed
 from fedaws.data.federated import as_input
 from fedaws.evaluate.precision import Ranking, crowding, rank
+from fedaws.machine.blocks import ROWS
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import evaluating
 from fedaws.sparse import Rows
 from fedaws.types import Params
 
-_CACHE = 4_000_000
-"""Bytes of examples, as numbers, that are embedded at once."""
 _SPARSE = 1024
 """Numbers that a sparse example is taken for: what its layers make of it, not the few that it has."""
 
@@ -44,7 +43,7 @@ class Model:
         with evaluating(self.encoder):
             workers = Workers(own_copies(self.encoder))
             numbers = x[0].numel() if isinstance(x, Tensor) else _SPARSE
-            size = max(1, _CACHE // (4 * numbers * len(workers)))
+            size = max(1, ROWS // (numbers * len(workers)))
             return torch.cat(list(workers.map(embed_block, x.split(size))))
 
     def rank(self, embeddings: Tensor, k: int) -> Ranking:

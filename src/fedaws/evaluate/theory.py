@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.core.losses import cosine_contrastive, positive_hinge
-from fedaws.core.mining import TILE, nearest
+from fedaws.core.mining import nearest
+from fedaws.machine.blocks import TILE
 
 MOST_PAIRS = 20_000**2
 """With more pairs of classes, ρ is the least distance of so many classes to all that it makes about so many pairs: an

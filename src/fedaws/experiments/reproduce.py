@@ -11,7 +11,7 @@ from fedaws.config import Config, check_effects
 from fedaws.errors import FedawsError, MissingData
 from fedaws.experiments.paper_tables import SLEEC, Table
 from fedaws.experiments.sleec.settings import SleecConfig
-from fedaws.files import write_text
+from fedaws.files import read_json, write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import same_config
 from fedaws.record.made_with import made_with
@@ -132,10 +132,7 @@ def _sleec_done(job: Job) -> bool:
 
 def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """A JSON file of ours that has these keys."""
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        saved = None
+    saved = read_json(path)
     if not isinstance(saved, dict) or any(key not in saved for key in keys):
         raise FedawsError(f"{path} is damaged; move it away")
     return saved

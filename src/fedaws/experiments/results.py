@@ -13,7 +13,7 @@ from fedaws.errors import FedawsError
 from fedaws.experiments.markdown import Results, plot_name, results_page
 from fedaws.experiments.paper_tables import ROLES, SLEEC, Table
 from fedaws.experiments.reproduce import SLEEC_FILE, configured, finished, read_object
-from fedaws.files import write_text
+from fedaws.files import read_json, write_text
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics, differences
 from fedaws.record.made_with import MADE_WITH
@@ -45,10 +45,10 @@ def read_results(path: Path) -> Results:
     """What was written before; nothing, if nothing was."""
     if not path.exists():
         return {"rows": {}}
+    results: Results = read_json(path)
     try:
-        results: Results = json.loads(path.read_text(encoding="utf-8"))
         results_page(results)  # has all that is needed
-    except (RecursionError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise FedawsError(f"{path} does not hold results of this command; move it away") from None
     return results
 

@@ -30,7 +30,7 @@ from fedaws.runners.sums import ask_sums  # noqa: E402
 from fedaws.types import Broadcast, Params  # noqa: E402
 
 if TYPE_CHECKING:
-    from fedaws.flower.settings import Settings
+    from fedaws.flower.settings import Dense, Settings
 
 app = ClientApp()
 """What `[tool.flwr.app.components]` names as `clientapp = "fedaws.flower.client_app:app"`."""
@@ -142,12 +142,11 @@ def _simulated(context: Context, client: int) -> Tensor:
     if not settings.trust_claims:
         raise FedawsError("this node has no examples; start it with --node-config 'data=\"FILE.npz\"'")
     data = _loaded(settings)
-    assert isinstance(data.x, Tensor)  # the server refuses all else
     return data.x[int(data.starts[client]) : int(data.starts[client + 1])]
 
 
 @lru_cache(maxsize=1)  # a simulation's process is many clients, one after the other
-def _loaded(settings: "Settings") -> FederatedData:
-    from fedaws.data.load import load_data  # noqa: PLC0415
+def _loaded(settings: "Settings") -> "Dense":
+    from fedaws.flower.settings import load_dense  # noqa: PLC0415
 
-    return load_data(settings.loaded())
+    return load_dense(settings.loaded())

@@ -50,6 +50,12 @@ class Mailbox:
         """Forget the round before."""
         self.asked, self.answers = [], {}
 
+    def order(self, member: Member, node_id: int, kind: str, content: RecordDict) -> Message:
+        """A message of this round to a member."""
+        message = Message(content, node_id, kind, ttl=self.ttl)
+        self.asked.append(Asked(member, message.metadata))
+        return message
+
     @property
     def ttl(self) -> float:
         """Seconds that Flower keeps a message and its reply.

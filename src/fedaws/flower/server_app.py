@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from fedaws.config import Config
 from fedaws.core.methods import method_of
 from fedaws.core.start import start_state
-from fedaws.data import FederatedData, load_data
+from fedaws.data import FederatedData
 from fedaws.data.federated import as_features, as_labels
 from fedaws.data.sources.npz import read_npz
 from fedaws.errors import FedawsError
@@ -26,12 +27,12 @@ from fedaws.evaluate import Model, TestSet
 from fedaws.files import append_line, write_text
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
-from fedaws.flower.settings import SERVER_LOG, Settings, run_settings
+from fedaws.flower.settings import SERVER_LOG, Settings, load_dense, run_settings
 from fedaws.flower.strategy import FedAwS, first_rows
 from fedaws.models import batch_norms, build_encoder, evaluating, trainable
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal
-from fedaws.report.page import write_report
+from fedaws.report.page import try_report
 from fedaws.training.checks import check_setup
 from fedaws.training.session import Reporter, Session
 from fedaws.training.warm_start import begin_with, digest, weights_of
@@ -109,7 +110,7 @@ def main(grid: Grid, context: Context) -> None:
         )
         session.finish(strategy.state)
     if folder is not None:
-        _report(folder.path)
+        try_report(folder.path, _LOG.warning)
 
 
 @contextmanager
@@ -126,14 +127,6 @@ def _logged(folder: RunFolder | None) -> Iterator[None]:
     finally:
         _LOG.removeHandler(handler)
         handler.close()
-
-
-def _report(folder: Path) -> None:
-    """A run does not fail for the sake of a picture."""
-    try:
-        write_report([folder], folder / "report.html")
-    except Exception as error:
-        _LOG.warning("no report: %s; try: fedaws report %s", " ".join(str(error).split()), folder)
 
 
 @dataclass
@@ -212,9 +205,7 @@ def _claimed(settings: Settings, cfg: Config) -> tuple[Federation, tuple[Tensor,
     """A simulation: the configured data, client by client."""
     if settings.federation:
         raise FedawsError("trust-claims=true believes nodes who they are, federation knows it; set only one of them")
-    data = load_data(cfg)
-    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
-        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
+    data = load_dense(cfg)
     members = (Member(i, c, f"client-{i}") for i, c in enumerate(data.class_of.tolist()))
     dtype = str(data.x.dtype).removeprefix("torch.")
     federation = Federation(tuple(members), None, tuple(data.x.shape[1:]), dtype)
@@ -251,10 +242,9 @@ def _note_attendance(strategy: FedAwS, folder: RunFolder, round_num: int) -> Non
     """Who answered and who did not, by name; of many nodes only the first of each."""
     answered = [name for name, reason in strategy.mail.answers.items() if reason is None]
     dropped = {name: reason for name, reason in strategy.mail.answers.items() if reason is not None}
-    line = {"round": round_num, "asked": strategy.last["asked"], "replies": len(answered), "dropped": dropped}
-    if len(dropped) > _MOST_NAMES:
-        line["dropped"] = dict(list(dropped.items())[:_MOST_NAMES])
-    append_line(folder.path / PARTICIPANTS, json.dumps(line | {"answered": sorted(answered)[:_MOST_NAMES]}))
+    counts = {"round": round_num, "asked": strategy.last["asked"], "replies": len(answered)}
+    names = {"dropped": dict(islice(dropped.items(), _MOST_NAMES)), "answered": sorted(answered)[:_MOST_NAMES]}
+    append_line(folder.path / PARTICIPANTS, json.dumps(counts | names))
 
 
 def _restore(strategy: FedAwS, folder: RunFolder | None) -> None:

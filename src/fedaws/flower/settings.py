@@ -4,12 +4,14 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from fedaws import config as configuration
 from fedaws.config import Config, Count, Positive
+from fedaws.data import load_data
 from fedaws.errors import FedawsError
 from fedaws.files import checked
 from fedaws.flower.wire import Limits
@@ -65,3 +67,21 @@ class Settings(BaseModel):
 def run_settings(run_config: Mapping[str, Any]) -> Settings:
     """The settings in a run's configuration; the first mistake is told in one line."""
     return checked(Settings, dict(run_config), "[tool.flwr.app.config]")
+
+
+class Dense(NamedTuple):
+    """Data of which every example is an array."""
+
+    x: Tensor
+    starts: Tensor
+    class_of: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def load_dense(cfg: Config) -> Dense:
+    """The configured data; sparse ones are refused."""
+    data = load_data(cfg)
+    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
+        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
+    return Dense(data.x, data.starts, data.class_of, data.x_test, data.y_test)

@@ -14,10 +14,10 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import tomli_w
@@ -28,11 +28,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from torch import Tensor
 
 from fedaws.config import Config
-from fedaws.data import load_data
 from fedaws.errors import FedawsError
 from fedaws.files import write_bytes, write_text, writing
 from fedaws.flower.federation import Federation, Member, write_federation
-from fedaws.flower.settings import run_settings
+from fedaws.flower.settings import load_dense, run_settings
 from fedaws.flower.strategy import FedAwS
 
 _DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
@@ -41,65 +40,28 @@ _PEM = serialization.Encoding.PEM
 _DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
 class Place:
     """Where things are below a federation's folder."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.server = root / "server"  # what belongs on the server's machine
+        self.authority = self.server / "ca.crt"  # the certificate that all machines trust
+        self.federation = self.server / "federation.toml"  # who is who
+        self.app = root / "app"  # the Flower app
+        self.home = root / "flwr"  # Flower's settings of the operator
+        self.run = root / "run"  # the run folder
+        self.logs = root / "logs"  # one file a process
 
-    @property
-    def authority(self) -> Path:
-        """The certificate that all machines trust."""
-        return self.server / "ca.crt"
-
-    @property
-    def server(self) -> Path:
-        """What belongs on the server's machine."""
-        return self.root / "server"
-
-    @property
-    def federation(self) -> Path:
-        """Who is who."""
-        return self.server / "federation.toml"
-
-    @property
-    def app(self) -> Path:
-        """The Flower app."""
-        return self.root / "app"
-
-    @property
-    def home(self) -> Path:
-        """Flower's settings of the operator."""
-        return self.root / "flwr"
+    def node(self, name: str) -> Path:
+        """What belongs on a node's machine."""
+        return self.root / "nodes" / name
 
     def connect(self, home: Path, address: str, authority: str) -> None:
         """Tell Flower's command line where the SuperLink is, and whose certificate it must have."""
         connection = {"address": address, "root-certificates": authority}
         tree = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         write_text(home / "config.toml", tomli_w.dumps(tree))
-
-    @property
-    def run(self) -> Path:
-        """The run folder."""
-        return self.root / "run"
-
-    @property
-    def logs(self) -> Path:
-        """One file a process."""
-        return self.root / "logs"
-
-    def node(self, name: str) -> Path:
-        """What belongs on a node's machine."""
-        return self.root / "nodes" / name
-
-
-class _Dense(NamedTuple):
-    """Data of which every example is an array."""
-
-    x: Tensor
-    starts: Tensor
-    x_test: Tensor
-    y_test: Tensor
 
 
 def create(
@@ -119,7 +81,8 @@ def create(
     place = Place(root.expanduser().absolute())
     if place.federation.exists():
         raise FedawsError(f"{root} already holds a federation; choose another folder")
-    data = None if example_shape else _loaded(cfg)
+    one_class_each = cfg.with_(data={"clients_per_class": 1, "classes_per_client": 1})
+    data = None if example_shape else load_dense(one_class_each)
     by_class = None if data is None else [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
     members = _members(clients, classes, None if by_class is None else len(by_class))
     examples = [] if by_class is None else _dealt_out(by_class, members)
@@ -162,13 +125,6 @@ def _own_folder(path: Path) -> None:
             raise FedawsError(f"others can look into {path}; choose a new folder, or first: chmod 700 {path}")
         if readable:
             path.chmod(0o700)
-
-
-def _loaded(cfg: Config) -> _Dense:
-    data = load_data(cfg.override(["data.clients_per_class=1", "data.classes_per_client=1"]))
-    if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
-        raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
-    return _Dense(data.x, data.starts, data.x_test, data.y_test)
 
 
 def _members(clients: int, classes: int | None, most: int | None) -> list[Member]:
@@ -306,22 +262,9 @@ def _equip(folder: Path, member: Member) -> Member:
 
 def _write_app(place: Place, settings: dict[str, str | float | bool]) -> None:
     """A project folder that `flwr run` takes as it is: the apps are in the package."""
-    app_config = {
-        "config": str(place.server / "config.toml"),
-        "settings": "",
-        "federation": str(place.federation),
-        "folder": str(place.run),
-        "deadline": 120.0,
-        "quorum": 0.5,
-        "wait": 300.0,
-        "clip-norm": 10.0,
-        "max-norm": 1000.0,
-        "max-examples": 1_000_000,
-        "secret-rows": True,
-        "trust-claims": False,
-        **settings,
-    }
-    run_settings(app_config)
+    paths = {"config": place.server / "config.toml", "federation": place.federation, "folder": place.run}
+    texts = {name: str(path) for name, path in paths.items()}
+    app_config = run_settings(texts | {"deadline": 120.0, "wait": 300.0} | settings).model_dump(by_alias=True)
     components = {"serverapp": "fedaws.flower.server_app:app", "clientapp": "fedaws.flower.client_app:app"}
     project = {
         "project": {

@@ -28,7 +28,7 @@ from fedaws.core.start import random_rows, start_state
 from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
-from fedaws.flower.mailbox import Asked, Mailbox
+from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
 from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
@@ -199,9 +199,7 @@ class FedAwS(Strategy):
         for client, row in zip(cohort.tolist(), sent.W, strict=True):
             member = self.federation.members[client]
             content = wire.order(arrays, shared, client, member.class_id, row)
-            message = Message(content, node_of[client], MessageType.TRAIN, ttl=self.mail.ttl)
-            messages.append(message)
-            self.mail.asked.append(Asked(member, message.metadata))
+            messages.append(self.mail.order(member, node_of[client], MessageType.TRAIN, content))
         self.state = state
         return messages
 
@@ -228,15 +226,8 @@ class FedAwS(Strategy):
         return arrays, MetricRecord({"loss": self.state.loss, **self.last})
 
     def _expected(self, state: ServerState, member: Member) -> Expected:
-        return Expected(
-            round_num=state.round_num,
-            client=member.client,
-            class_id=member.class_id,
-            theta=state.theta,
-            row_size=state.W.shape[1],
-            unit_rows=self.config.model.normalize,
-            limits=self.mail.limits,
-        )
+        place = state.round_num, member.client, member.class_id
+        return Expected(*place, state.theta, state.W.shape[1], self.config.model.normalize, self.mail.limits)
 
     def _weights(self, state: ServerState, good: Mapping[int, Reply]) -> dict[int, float]:
         """ω of each client: the method's own, of all that were asked; or n_i; or 1."""
@@ -271,13 +262,9 @@ class FedAwS(Strategy):
         for _attempt in range(self.attempts):
             node_of = {member.client: node_id for node_id, member in self._online(grid, everybody=True).items()}
             asked = [m for m in members if m.client in node_of and m.client not in told]
-            messages = []
             self.mail.open_round()
-            for member in asked:
-                content = wire.sums_order(arrays, shared, member.client, member.class_id, gram)
-                message = Message(content, node_of[member.client], SUMS, ttl=self.mail.ttl)
-                messages.append(message)
-                self.mail.asked.append(Asked(member, message.metadata))
+            orders = [(m, wire.sums_order(arrays, shared, m.client, m.class_id, gram)) for m in asked]
+            messages = [self.mail.order(m, node_of[m.client], SUMS, content) for m, content in orders]
             replies = self.mail.collect(grid, messages)
             told |= self.mail.good(replies, lambda content, _: wire.read_sums(content, size, gram, self.mail.limits))
             if len(told) == len(members):

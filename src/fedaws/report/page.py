@@ -1,7 +1,7 @@
 """The page: what was collected, put into the template. One file, no network, nothing executed from the run folders."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures, own_me
 from fedaws.report.draft import Draft, draft_of
 from fedaws.report.figures import duration, plus_minus, statistics
 
+REPORT = "report.html"
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
 
 
@@ -29,6 +30,15 @@ def write_report(paths: Sequence[Path], target: Path) -> Path:
         raise FedawsError(f"{target} is a folder; give -o the name of a file, such as {target / 'report.html'}")
     write_text(target, make_page(collect(paths)))
     return target
+
+
+def try_report(folder: Path, warn: Callable[[str], None]) -> str | None:
+    """Write the report beside the runs; hours of training do not end with an error for the sake of a picture."""
+    try:
+        return str(write_report([folder], folder / REPORT))
+    except Exception as error:
+        warn(f"no report: {' '.join(str(error).split()) or type(error).__name__}; try: fedaws report {folder}")
+        return None
 
 
 def make_page(collected: Collected) -> str:

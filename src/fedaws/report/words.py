@@ -184,6 +184,7 @@ def settings(groups: list[Group]) -> list[Table]:
     configs = [group.config for group in groups]
     varying = dict.fromkeys(key for cfg in configs for key, _, _ in differences(configs[0], cfg) if key != "seed")
     hidden = {"data.root", "seed", "method", "name"}  # where data lies is nobody's business; the others are said above
+    hidden |= {key for key in ("data.name", "model.name") if any(setting(cfg, key) == "own" for cfg in configs)}
     tables = []
     between = [key for key in varying if key not in hidden]
     if between:

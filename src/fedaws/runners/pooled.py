@@ -23,15 +23,12 @@ from fedaws.core.losses import softmax_cross_entropy
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
+from fedaws.machine.blocks import POOLED
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
 from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
 from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
-
-_CACHE = 48_000_000
-"""Bytes that a block's forward pass keeps for the backward one: more falls out of the cache, less pays PyTorch's
-overhead too often."""
 
 
 def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
@@ -91,7 +88,7 @@ def _kept_by_loss(cfg: Config, method: Method, num_classes: int) -> int:
 
 def _block_count(count: int, bytes_per_client: int, workers: int) -> int:
     """As few blocks as the cache allows, and as many for one worker as for the other."""
-    fitting = max(1, _CACHE // bytes_per_client)
+    fitting = max(1, 4 * POOLED // bytes_per_client)
     return min(count, workers * math.ceil(count / (fitting * workers)))
 
 

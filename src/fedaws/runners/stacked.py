@@ -10,11 +10,9 @@ from fedaws.core.local import example_losses, local_update, stacked_gradient
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
+from fedaws.machine.blocks import STACKED
 from fedaws.runners.common import ClientData, blocks
 from fedaws.types import Broadcast, RunClients, Update
-
-_CACHE = 16_000_000
-"""Bytes of stacked parameters in a block: more falls out of the cache, less pays PyTorch's overhead too often."""
 
 
 def stacked(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
@@ -50,4 +48,4 @@ def _block_size(cfg: Config, sent: Broadcast) -> int:
     if cfg.train.block != "auto":
         return cfg.train.block
     shared = 0 if sent.shared is None else sent.shared.nbytes
-    return max(8, _CACHE // max(1, shared + sum(p.nbytes for p in sent.theta.values())))
+    return max(8, 4 * STACKED // max(1, shared + sum(p.nbytes for p in sent.theta.values())))

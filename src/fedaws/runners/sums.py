@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from fedaws.core.local import embed
 from fedaws.data.federated import FederatedData, as_input
+from fedaws.machine.blocks import EXAMPLES
 from fedaws.types import AskSums, Params, Sums
-
-_BLOCK = 4_096  # examples
 
 
 def ask_sums(encoder: nn.Module, data: FederatedData) -> AskSums:
@@ -17,7 +16,7 @@ def ask_sums(encoder: nn.Module, data: FederatedData) -> AskSums:
 
     @torch.no_grad()
     def ask(theta: Params, gram: bool) -> Sums:
-        parts = zip(data.x.split(_BLOCK), data.y.split(_BLOCK), strict=True)
+        parts = zip(data.x.split(EXAMPLES), data.y.split(EXAMPLES), strict=True)
         sums: Tensor | None = None
         square: Tensor | None = None
         for x, y in parts:

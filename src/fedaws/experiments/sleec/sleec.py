@@ -26,6 +26,7 @@ from sklearn.preprocessing import normalize
 
 from fedaws.errors import FedawsError
 from fedaws.experiments.sleec.settings import SleecConfig
+from fedaws.machine.blocks import TILE
 
 Matrix = Any
 """scipy's csr_matrix, which has no types of its own."""
@@ -33,7 +34,6 @@ Floats = NDArray[np.floating[Any]]
 
 _CLUSTER = 6000  # examples in a cluster, as published
 _SPARE, _POWERS = 20, 3  # of the search for the largest eigenvalues: directions beside those wanted, multiplications
-_GATHERED = 4_000_000  # entries of Z looked up at once
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _range(symmetric: Matrix, count: int, seed: int) -> Floats:
 
 def _at(upper: Matrix, z: Floats) -> Matrix:
     """Z Zᵀ at the places of a symmetric matrix, given by its upper half."""
-    step = max(1, _GATHERED // z.shape[1])
+    step = max(1, TILE // z.shape[1])
     values = np.empty(upper.nnz, z.dtype)
     for start in range(0, upper.nnz, step):
         part = slice(start, start + step)
