@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from fedaws import Config, FedawsError
 from fedaws.config import (
-    SPARSE,
     SpreadConfig,
     TrainConfig,
     check_effects,
@@ -23,7 +22,6 @@ from fedaws.config import (
     presets,
     settings,
 )
-from fedaws.data import load as loading
 from helpers import refusal
 
 
@@ -489,10 +487,6 @@ def test_every_setting_of_a_preset_has_an_effect(name: str) -> None:
 
 def test_settings_of_spreading_may_stand_beside_a_method_that_does_not_spread() -> None:
     check_effects(Config().override(["method=fixed", "spread.weight=3", "spread.regularizer=nearest"]))
-
-
-def test_the_sparse_data_are_those_that_are_loaded_as_such() -> None:
-    assert set(SPARSE) == set(loading.SPARSE)
 
 
 # --- how much a run sees --------------------------------------------------------------------------------------------

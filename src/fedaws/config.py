@@ -98,7 +98,7 @@ class DataConfig(_Told):
     clients_per_class: Count = 1
     """Among how many clients the examples of a class are shared out."""
     classes_per_client: Count | None = None
-    """Classes of one client; none: as the method has it (1, and 2 for `fedavg`)."""
+    """Classes of one client; none: as the method has it (1, and 2 for `fedavg` and `family`)."""
     num_classes: Count | None = None
     """More classes than the labels show: the others keep an untrained row."""
     validation: NonNegative = 0.0

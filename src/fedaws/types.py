@@ -16,13 +16,13 @@ in it are ids of classes, −1 for none."""
 class ServerState:
     """Everything the server keeps between two rounds; each memory belongs to one owner and to nobody else.
 
-    `class_of[i]` is the class of client i; None means that client i *is* class i, as in the paper's notation.
+    `class_of[i]` is the class of client i, or has its k classes; None: client i *is* class i, as in the paper.
     """
 
     round_num: int
     theta: Params
     W: Tensor  # [C, d]
-    class_of: Tensor | None = None  # [clients]
+    class_of: Tensor | None = None  # [clients] or [clients, k]
     optimizer: Memory = field(default_factory=dict)  # of the server's optimiser of θ; empty before its first step
     row_optimizer: Memory = field(default_factory=dict)  # of its optimiser of W, where clients train all of W
     tables: Memory = field(default_factory=dict)  # of the optimiser of embedding tables
@@ -38,7 +38,7 @@ class ServerState:
         return self.theta | self.average
 
     def classes(self, cohort: Tensor) -> Tensor:
-        """The classes of these clients, [m]."""
+        """The classes of these clients, [m] or [m, k]."""
         return cohort if self.class_of is None else self.class_of[cohort]
 
 
@@ -48,7 +48,7 @@ class Broadcast:
 
     cohort: Tensor  # [m] client ids
     theta: Params
-    W: Tensor  # [m, d], row j belongs to client cohort[j] alone
+    W: Tensor  # [m, d] or [m, k, d], row j (k rows) belongs to client cohort[j] alone
     round_num: int = 0
     shared: Tensor | None = None  # [C or S, d] an oracle's: all rows, or those of `classes`, which everybody gets
     classes: Tensor | None = None  # [S] whose rows are shared; None: everybody's, or none
@@ -66,7 +66,7 @@ class Update:
 
     cohort: Tensor  # [m]
     delta: Params
-    W: Tensor  # [m, d]
+    W: Tensor  # [m, d] or [m, k, d]
     weights: Tensor  # [m] n_i, or 1
     loss: Tensor  # [m] mean local loss
     shared: Tensor | None = None  # the weighted mean change of the shared rows, where there are any

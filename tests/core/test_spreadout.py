@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaws.config import SpreadConfig
+from fedaws.core import moments
 from fedaws.core import spreadout as sp
 from fedaws.core.pairs import hinge, squared_distance
 from fedaws.errors import FedawsError

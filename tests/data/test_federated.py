@@ -72,7 +72,7 @@ def test_each_client_has_one_class_and_the_clients_of_a_class_share_it_evenly(
 def test_a_client_of_two_classes_has_its_own_and_the_next(labels: list[int], per_class: int) -> None:
     data = numbered(labels * 4, classes_per_client=2, clients_per_class=per_class)
     for client, ids in enumerate(clients(data)):
-        own = int(data.class_of[client])
+        own = int(data.class_of[client, 0])
         assert {(labels * 4)[i] for i in ids} == {own, (own + 1) % 4}
 
 

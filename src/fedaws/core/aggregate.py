@@ -55,7 +55,11 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
         return Aggregate({}, nobody, state.W[:0], float("nan"), None, state.W.new_empty(0), nobody)
     delta |= {name: mean_rows(parts, total) for name, parts in tables.items()}
     cohort = torch.cat(cohorts)
-    classes, class_rows = _rows_by_class(state.classes(cohort), torch.cat(rows), torch.cat(weights))
+    of_clients, all_rows, all_weights = state.classes(cohort), torch.cat(rows), torch.cat(weights)
+    if of_clients.ndim == 2:  # several rows a client, each with the client's weight
+        all_weights = all_weights.repeat_interleave(of_clients.shape[1])
+        all_rows, of_clients = all_rows.flatten(0, 1), of_clients.flatten()
+    classes, class_rows = _rows_by_class(of_clients, all_rows, all_weights)
     return Aggregate(delta, classes, class_rows, loss / total, shared, torch.cat(losses), cohort)
 
 

@@ -74,7 +74,7 @@ def broadcast(state: ServerState, cohort: Tensor, all_rows: bool = False, classe
     the `classes`, beside them.
     """
     shared = None if not all_rows else state.W if classes is None else state.W.index_select(0, classes)
-    own = state.W.index_select(0, state.classes(cohort))
+    own = state.W[state.classes(cohort)]
     return Broadcast(cohort, state.theta, own, state.round_num, shared, classes)
 
 

@@ -14,14 +14,14 @@ from torch.func import functional_call, vmap
 
 from fedaws.config import Config
 from fedaws.core import losses
-from fedaws.core.method import Method, SharedLoss
+from fedaws.core.method import Method, OwnLoss, PlacedLoss, SharedLoss
 from fedaws.core.optimizers import make_optimizer
 from fedaws.sparse import Rows
 from fedaws.types import Memory, Params
 
 ExampleLosses = Callable[[Params, Tensor, Rows, Tensor], Tensor]
 """(θ, rows, x [B, …], y [B]) → losses. `rows` is what a client has of W: its own row [d] → [B]; m clients' rows
-[m, 1, d], whose b examples each follow one another in x, → [m, b]; an oracle's client all of them [C, d] → [B]."""
+[m, 1 or k, d], whose b examples each follow one another in x, → [m, b]; an oracle's client all of them [C, d] → [B]."""
 
 
 Batch = tuple[Rows, Tensor, Tensor]
@@ -49,13 +49,19 @@ def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes:
 
     def of_own_row(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
-        return loss(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w)
+        return cast(OwnLoss, loss)(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w)
+
+    def of_own_rows(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
+        embeddings = embed(encoder, theta, x, normalize).reshape(*w.shape[:-2], -1, w.shape[-1])
+        return cast(PlacedLoss, loss)(embeddings, y.reshape(embeddings.shape[:-1]), w)
 
     def of_all_rows(theta: Params, W: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
         return cast(SharedLoss, loss)(embeddings, y, F.normalize(W, dim=-1) if normalize else W, sample=sample)
 
-    return of_all_rows if method.rows == "all" else of_own_row
+    if method.rows == "all":
+        return of_all_rows
+    return of_own_rows if method.classes_per_client > 1 else of_own_row
 
 
 def own_gradient(loss_of: ExampleLosses) -> Gradient:

@@ -15,6 +15,10 @@ from fedaws.types import Memory, Sums
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
 """(embeddings [B, d], the client's own row w [d]) → losses [B]. Both may have leading dimensions that broadcast."""
 
+PlacedLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(embeddings [..., b, d], places of their classes among the client's own rows [..., b], these rows [..., k, d]) →
+losses [..., b]."""
+
 SharedLoss = Callable[..., Tensor]
 """(embeddings [B, d], labels [B], all rows W [C, d] or a sample of them, sample=how they were drawn, or None) →
 losses [B]."""
@@ -79,7 +83,7 @@ class Method:
         What of W a client is sent: its `own` row, which it trains; its own row, `fixed` for good; nothing, as its fixed
         row is its `secret`; or `all` of W, which is then averaged like θ (only oracles and plain FedAvg do that).
     loss
-        An `OwnLoss`; for `all` rows a `SharedLoss`.
+        An `OwnLoss`; for several own rows a `PlacedLoss`, for `all` rows a `SharedLoss`.
     spread
         The server's step on W after each round; None: no such step.
     server
@@ -99,7 +103,7 @@ class Method:
     name: str
     role: str
     rows: RowsKind
-    loss: OwnLoss | SharedLoss
+    loss: OwnLoss | PlacedLoss | SharedLoss
     spread: Spread | None = None
     server: Optimizer | None = None
     start: StartRows = lambda rows: rows

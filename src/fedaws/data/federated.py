@@ -27,7 +27,7 @@ class FederatedData:
     x: Rows  # [N, …]
     y: Tensor  # [N]
     starts: Tensor  # [clients + 1]
-    class_of: Tensor  # [clients] the class of each client; its first class where it has several
+    class_of: Tensor  # [clients] the class of each client, or [clients, k] where each has k
     num_classes: int
     x_test: Rows
     y_test: Rows  # [N'] or, where an example may have several labels, a set for each
@@ -110,7 +110,7 @@ def from_arrays(
         x=_channels_last(features[order]),
         y=labels[order],
         starts=starts,
-        class_of=torch.arange(classes).repeat_interleave(clients_per_class),
+        class_of=classes_of_clients(classes, clients_per_class, classes_per_client),
         num_classes=classes,
         # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
         x_test=_channels_last(test_features.clone()),
@@ -275,6 +275,16 @@ def by_client(
     client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
     counts = torch.bincount(client, minlength=classes * clients_per_class)
     return torch.argsort(client, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def classes_of_clients(classes: int, clients_per_class: int, classes_per_client: int) -> Tensor:
+    """The class of each client, or its classes: the first one and those that follow it.
+
+    >>> classes_of_clients(3, 1, 2).tolist()
+    [[0, 1], [1, 2], [2, 0]]
+    """
+    first = torch.arange(classes).repeat_interleave(clients_per_class)
+    return first if classes_per_client == 1 else (first[:, None] + torch.arange(classes_per_client)) % classes
 
 
 def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.federated import FederatedData, by_client, hold_out, what_is_tested
+from fedaws.data.federated import FederatedData, by_client, classes_of_clients, hold_out, what_is_tested
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import SparseRows, is_scipy
@@ -81,7 +81,7 @@ def from_sparse(
         x=features.index_select(0, rows[order]),
         y=drawn[order],
         starts=starts,
-        class_of=torch.arange(classes).repeat_interleave(clients_per_class),
+        class_of=classes_of_clients(classes, clients_per_class, classes_per_client),
         num_classes=classes,
         x_test=test_features,
         y_test=test_sets,

@@ -115,6 +115,10 @@ class FedAwS(Strategy):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
             )
+        if self.method.classes_per_client > 1:
+            raise FedawsError(
+                f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
+            )
         if self.config.model.start_rows != "random":
             raise FedawsError(
                 f"model.start_rows={self.config.model.start_rows} is not carried over Flower yet; set it to random"

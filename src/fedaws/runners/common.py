@@ -53,7 +53,9 @@ class ClientData:
     def __init__(self, cfg: Config, method: Method, data: FederatedData) -> None:
         self._cfg, self._plan = cfg, BatchPlan(data, cfg.clients, cfg.seed)
         self._x, self._y = data.x, data.y
-        self._labels = method.rows == "all"  # a client with a row of its own has one class, and no use for y
+        self._labels = method.rows == "all" or method.classes_per_client > 1  # of one class nobody needs y
+        if method.rows != "all" and method.classes_per_client > 1:  # places among the client's own rows
+            self._y = (data.y - data.class_of[:, 0].repeat_interleave(data.num_examples)) % data.num_classes
         augmented = cfg.data.augment != "none" or cfg.data.drop > 0
         self._chance = hash64(cfg.seed, "augment") if augmented else None
         self._first_client = data.first_client

@@ -52,12 +52,14 @@ def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
         def update_of(loss_of: ExampleLosses, block: slice) -> Update:
             weights, examples = clients.weights(sent, block), clients.examples(drawn.part(block), sent.classes)
             own, omega = sent.W[block], weights / weights.sum()
-            rows = own[:, None] if sent.shared is None else sent.shared
+            own_rows = own[:, None] if own.ndim == 2 else own  # [m, k, d]
+            rows = own_rows if sent.shared is None else sent.shared
             trained = method.trains_own_row or sent.shared is not None
             gradient, row_gradient, risks = _pass(loss_of, sent.theta, rows, examples, omega, trained)
             if method.trains_own_row and row_gradient is not None:
-                own = own - factor * cfg.class_lr * (row_gradient[:, 0] / omega[:, None])
-                own = F.normalize(own, dim=1) if cfg.model.normalize else own
+                found = row_gradient / omega[:, None, None]
+                own = own - factor * cfg.class_lr * found.view_as(own)
+                own = F.normalize(own, dim=-1) if cfg.model.normalize else own
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
             shared = (

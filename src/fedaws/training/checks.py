@@ -38,12 +38,19 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
 def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn) -> None:
     if cfg.data.drop and not isinstance(data.x, SparseRows):
         raise FedawsError(f"data.drop={cfg.data.drop:g} needs sparse examples, got dense ones; set data.drop=0")
-    several = data.num_classes > 1 and bool((data.y != data.class_of[_client_of_each(data)]).any())
-    if method.rows != "all" and several:
+    several = data.class_of.ndim == 2
+    if not several and data.num_classes > 1:
+        several = bool((data.y != data.class_of[_client_of_each(data)]).any())
+    if method.rows != "all" and method.classes_per_client > 1 and not several:
+        raise FedawsError(
+            f"method={cfg.method} needs clients of several classes; set data.classes_per_client=2, or give it to "
+            "fedaws.from_arrays"
+        )
+    if method.rows != "all" and method.classes_per_client == 1 and several:
         raise FedawsError(
             f"method={cfg.method} needs clients of one class; set data.classes_per_client=1 or method=fedavg"
         )
-    if method.classes_per_client > 1 and not several:
+    if method.rows == "all" and method.classes_per_client > 1 and not several:
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
     if data.tested_on == "training":
         warn("no test set was given: all figures are of the training examples; give one, or data.validation=0.2")

@@ -1,13 +1,14 @@
 r"""Class embeddings from class features, the paper's future work: w_c = h_φ(f_c), with φ on the server.
 
-A client still gets and moves nothing but its own row. Its change comes back through the row,
+A client still gets and moves nothing but its own row. What it makes of the row, (w_c' − w_c)/η, stands for −∇R_c and
+goes on through h's Jacobian J_c,
 
-.. math:: \varphi \leftarrow \varphi + \gamma \Big(\sum_{c \in C^t} J_c^T (w_c' - w_c)
-          - \lambda \nabla_\varphi\, reg(h_\varphi)\Big)
+.. math:: \varphi \leftarrow \varphi + \gamma \Big(\frac{1}{|C^t|} \sum_{c \in C^t} J_c^T \frac{w_c' - w_c}{\eta}
+          - \frac{\lambda}{C} \nabla_\varphi\, reg_{sp}(h_\varphi)\Big)
 
-and all rows are made anew, also those of classes that have no client: a class that nobody has examples of gets a row
-that works. The regulariser is eq. (6) over all pairs. h is a linear map or a perceptron of one hidden layer, at unit
-length.
+so that it is a step on the mean risk plus λ/C of eq. (6) over all pairs. All rows are made anew, also those of classes
+that have no client: a class that nobody has examples of gets a row that works. h is a linear map or a perceptron of one
+hidden layer, at unit length. The paper only names the idea; all of this is our reading of it.
 """
 
 from functools import partial
@@ -21,7 +22,7 @@ from fedaws.config import Config, Section
 from fedaws.core import losses
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.methods import options_of, wanted_fact
-from fedaws.core.spreadout import spreadout
+from fedaws.core.spreadout import spreadout_gradient
 from fedaws.hashing import hash64
 from fedaws.types import ClassFacts, Memory
 
@@ -30,7 +31,7 @@ class Options(Section):
     """Settings of this method alone."""
 
     hidden: int = Field(0, ge=0, le=100_000, description="Width of h's hidden layer; 0: a linear map.")
-    step: float = Field(0.5, gt=0, le=1e6, description="γ, the step on φ, over the number of classes heard.")
+    step: float = Field(0.5, gt=0, le=1e6, description="γ, the step on φ.")
     weight: float = Field(0.1, ge=0, le=1e6, description="λ of eq. (6), over the number of classes.")
 
 
@@ -41,16 +42,17 @@ def method(cfg: Config, classes: ClassFacts | None) -> Method:
     made = partial(Method, "class-features", "rows from class features", "own", loss, needs=frozenset({"features"}))
     if features is None:
         return made(Spread(lambda W, _, __, ___, memory: memory))
-    first = _first_parameters(cfg, options, features.shape[1])
+    first = {k: v.to(features.device) for k, v in _first_parameters(cfg, options, features.shape[1]).items()}
 
     def step(W: Tensor, heard: Tensor, when: When, _: torch.Generator, memory: Memory) -> Memory:
         leaves = {k: v.detach().requires_grad_() for k, v in memory.items()}
         with torch.enable_grad():
             rows = make_rows(leaves, features)
-            pulled = (rows[heard] * (W[heard] - rows[heard]).detach()).sum() / max(1, len(heard))
-            pushed = spreadout(rows, cfg.spread.margin) / len(W)
-            gradients = torch.autograd.grad(pulled - options.weight * pushed, [*leaves.values()])
-        lr = options.step * when.factor / max(when.lr, 1e-12)  # the client's own step is in its change already
+        direction = spreadout_gradient(rows.detach(), cfg.spread.margin)[0] * (-options.weight / len(W))
+        if when.lr > 0:  # at 0 no client has moved its row
+            direction[heard] += (W[heard] - rows.detach()[heard]) / (when.lr * len(heard))
+        gradients = torch.autograd.grad(rows, [*leaves.values()], direction)
+        lr = options.step * when.factor
         moved = {k: v + lr * g for (k, v), g in zip(memory.items(), gradients, strict=True)}
         W.copy_(make_rows(moved, features))
         return moved
