@@ -13,7 +13,7 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-NAMES = ("choosing", "competitors", "cooccurrence", "digits", "participation")
+NAMES = ("choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 sys.path.remove(str(ROOT / "benchmarks"))
 
@@ -32,3 +32,12 @@ def test_what_competitors_are_given_is_what_the_set_has(tmp_path: Path) -> None:
     competitors.write_rows(tmp_path / "train.txt", x, from_lists([[1, 4], [0]], width=5))
     assert (tmp_path / "train.txt").read_text() == "2 4 5\n1,4 0:1 2:0.5\n0 1:3\n"
     assert read_text(tmp_path / "train.txt").num_labels == 5
+
+
+def test_what_two_methods_share_is_tried_alike() -> None:
+    methods = MODULES["methods"]
+    space = methods.SETS["digits"].space
+    tries = {name: methods.tries_of(row, space) for name, row in methods.ROWS.items()}
+    assert {len(each) for each in tries.values()} == {methods.TRIES}
+    steps = {name: [settings.split()[0] for settings in each] for name, each in tries.items()}
+    assert all(each == steps["fedaws, nearest"] for each in steps.values())
