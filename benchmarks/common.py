@@ -2,12 +2,12 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
-from fedaws.core import mining
+from fedaws.machine import blocks
 
 
 def clock() -> float:
@@ -15,7 +15,7 @@ def clock() -> float:
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
-def best_times(variants: dict[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:
+def best_times(variants: Mapping[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:
     """Seconds of the fastest call of each variant; they alternate, so that noise hits them alike."""
     best = dict.fromkeys(variants, float("inf"))
     for call in variants.values():
@@ -33,13 +33,14 @@ def peak_mb(reset: bool = False) -> float:
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+    (peak,) = re.findall(r"VmHWM:\s+(\d+)", status)
+    return int(peak) / 1024
 
 
 def bare_product(queries: torch.Tensor, W: torch.Tensor) -> None:
     """All scores of the queries, in tiles with a reused buffer: the fastest way to get them at all."""
     for rows in queries.split(1000):
-        width = min(len(W), mining.TILE // len(rows))
+        width = min(len(W), blocks.TILE // len(rows))
         buffer = torch.empty(len(rows) * width)
         for start in range(0, len(W), width):
             part = W[start : start + width]

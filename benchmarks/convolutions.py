@@ -12,6 +12,7 @@ import argparse
 import os
 import time
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -92,12 +93,12 @@ def measure_compiled(norm: str) -> None:
     encoder = build_encoder(Config().override([*SETTINGS, f"model.norm={norm}"]).model, (3, 32, 32), 0).eval()
     x = torch.rand(CLIENTS * BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     w = F.normalize(torch.randn(len(x), 64), dim=1)
-    compiled = torch.compile(encoder)
+    compiled: Any = torch.compile(encoder)
     started = time.perf_counter()
     bare_pass(compiled, x, w, 64)
     seconds = time.perf_counter() - started
     times = best_times(
-        {name: partial(bare_pass, model, x, w, 64) for name, model in (("plain", encoder), ("compiled", compiled))},
+        {name: partial(bare_pass, model, x, w, 64) for name, model in {"plain": encoder, "compiled": compiled}.items()},
         turns=9,
     )
     print(

@@ -135,11 +135,13 @@ def picture(out: Path, path: Path) -> None:
         panels.append((title, run.embed(data.x_test), run.W))
     figure = Figure(figsize=(12, 4.9), facecolor="white")
     figure.subplots_adjust(left=0.01, right=0.99, top=0.90, bottom=0.15, wspace=0.04)
+    labels = data.y_test
+    assert isinstance(labels, Tensor)
     for axes, (title, g, rows) in zip(figure.subplots(1, 3), panels, strict=True):
-        right = float(((g @ rows.T).argmax(1) == data.y_test).double().mean())
+        right = float(((g @ rows.T).argmax(1) == labels).double().mean())
         cosine = float((rows @ rows.T).fill_diagonal_(-1).max())
         below = f"{100 * right:.0f} % right\ntwo nearest classes at cosine {cosine:.2f}".replace("-", "−")
-        draw(axes, between(g, rows, SCALE), data.y_test, title, below)
+        draw(axes, between(g, rows, SCALE), labels, title, below)
     figure.savefig(path, dpi=120)
 
 

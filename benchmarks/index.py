@@ -8,6 +8,8 @@ cosine of 0.5 with its own class, of about 0.2 with its group. Needs faiss: pip 
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -42,11 +44,11 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.2f}, {torch.get_num_threads()} threads; C = {classes:,}, d = {dim}")
     print(f"built in {clock() - started:.1f} s")
     exact = rank(examples, W, K)
-    calls = {"all classes": lambda x: rank(x, W, K)}
+    calls: dict[str, Callable[[torch.Tensor], Ranking]] = {"all classes": partial(rank, W=W, k=K)}
     for probes in (1, 4, 16, 64):
-        calls[f"{probes} cells"] = lambda x, probes=probes: index.rank(x, K, probes)
+        calls[f"{probes} cells"] = partial(index.rank, k=K, probes=probes)
     for name, call in calls.items():
-        times = best_times({"one": lambda c=call: c(examples[:1]), "all": lambda c=call: c(examples)}, turns=3)
+        times = best_times({"one": partial(call, examples[:1]), "all": partial(call, examples)}, turns=3)
         one, all_ = (1000 * seconds / n for seconds, n in ((times["one"], 1), (times["all"], EXAMPLES)))
         top = float((call(examples).classes[:, 0] == exact.classes[:, 0]).double().mean())
         print(

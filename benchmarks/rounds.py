@@ -48,8 +48,8 @@ def plain_loop(state: ServerState, x: torch.Tensor, steps: int, lr: float) -> No
             loss = (0.9 - F.normalize(encoder(x[i, e]), dim=1) @ w).clamp_min(0).square().mean()
             gradients = torch.autograd.grad(loss, [*params, w])
             with torch.no_grad():
-                for p, g in zip([*params, w], gradients, strict=True):
-                    p.sub_(g, alpha=lr)
+                for trained, g in zip([*params, w], gradients, strict=True):
+                    trained.sub_(g, alpha=lr)
         W[i] = F.normalize(w.detach(), dim=0)
         with torch.no_grad():
             for total, p in zip(mean, params, strict=True):

@@ -36,6 +36,7 @@ from fedaws.machine.memory import keep_freed_memory
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner
 from fedaws.runners.common import ClientData
+from fedaws.sparse import SparseRows
 from fedaws.training.train import initial_state
 from fedaws.types import ServerState
 
@@ -175,13 +176,15 @@ def textbook_loop(state: ServerState, data: FederatedData, cfg: Config, clients:
     """Seconds a client in a loop as one writes it first: all weights set anew for each client, all of them averaged."""
     table, *dense = state.theta.values()
     layers = [nn.Linear(w.shape[1], w.shape[0]) for w in dense[::2]]
-    bag = nn.EmbeddingBag(*table.shape, mode="sum", sparse=True)
+    bag = nn.EmbeddingBag(table.shape[0], table.shape[1], mode="sum", sparse=True)
     encoder = nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
     params, start = [bag.weight, *encoder.parameters()], [table, *dense]
     mean, examples = [torch.zeros_like(p) for p in start], ClientData(cfg, method_of(cfg), data)
 
     def one(client: int) -> None:
         x = examples.examples(examples.draw(data.available[client : client + 1], 0)).rows
+        assert isinstance(x, SparseRows)
+        assert x.values is not None
         with torch.no_grad():
             for p, v in zip(params, start, strict=True):
                 p.copy_(v)

@@ -69,7 +69,7 @@ def node_of(place: Place, member: Member) -> Node:
 
 def make_trial(root: Path, config: Config, clients: int, classes: int | None = None, **settings: Any) -> Trial:
     """A federation in a folder; settings of the Flower app as keywords."""
-    place = create(root, config, clients, classes, **{"secret-rows": False})  # to be compared with `fedaws train`
+    place = create(root, config, clients, classes, **{"secret-rows": False})  # type: ignore[arg-type]  # to be compared with `fedaws train`
     found = read_federation(place.federation)
     app_settings = {
         "config": str(place.server / "config.toml"),

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -23,9 +24,10 @@ from fedaws.core.spreadout import (
     spreadout_gradient,
     spreadout_nearest,
 )
-from fedaws.data.federated import from_arrays
+from fedaws.data.federated import FederatedData, from_arrays
 from fedaws.runners.serial import serial
 from fedaws.types import ServerState
+from helpers import dense
 
 SEEDS = st.integers(0, 2**31)
 NU = st.floats(0.05, 2.0)
@@ -48,32 +50,32 @@ def wrong_examples(seed: int, classes: int, dim: int) -> tuple[torch.Tensor, tor
 
 
 @given(SEEDS, st.integers(2, 6), st.integers(2, 6))
-def test_a_wrong_example_is_at_least_half_the_separation_from_its_class(seed, classes, dim):
+def test_a_wrong_example_is_at_least_half_the_separation_from_its_class(seed: int, classes: int, dim: int) -> None:
     W, g, y = wrong_examples(seed, classes, dim)
     assert (g - W[y]).norm(dim=1).min() >= torch.pdist(W).min() / 2
 
 
 @given(SEEDS, st.integers(2, 6), st.integers(2, 6))
-def test_a_wrong_example_has_at_least_the_corrected_cosine_distance(seed, classes, dim):
+def test_a_wrong_example_has_at_least_the_corrected_cosine_distance(seed: int, classes: int, dim: int) -> None:
     W, g, y = wrong_examples(seed, classes, dim)
     rho = float(torch.pdist(W).min()) ** 2 / 2
     assert (1 - (g * W[y]).sum(1)).min() >= 1 - math.sqrt(1 - rho / 2) - 1e-12
 
 
-def test_half_the_separation_is_false_for_cosine_distance():
+def test_half_the_separation_is_false_for_cosine_distance() -> None:
     W, g = torch.eye(2), F.normalize(torch.tensor([0.999, 1.0]), dim=0)
     assert g @ W[1] > g @ W[0]  # wrong for class 0
     assert 1 - g @ W[0] < 0.3  # though the classes are 1 apart, and half of that is 0.5
 
 
 @pytest.mark.parametrize("angle", [0.01, 0.5, math.pi / 2, 3.0])
-def test_the_corrected_cosine_distance_is_reached_halfway_between_two_classes(angle):
+def test_the_corrected_cosine_distance_is_reached_halfway_between_two_classes(angle: float) -> None:
     rho = 1 - math.cos(angle)
     assert 1 - math.cos(angle / 2) == pytest.approx(1 - math.sqrt(1 - rho / 2), rel=1e-6)
 
 
 @given(st.floats(1e-3, 2.0))
-def test_the_corrected_constant_lies_between_2_and_4_over_rho(rho):
+def test_the_corrected_constant_lies_between_2_and_4_over_rho(rho: float) -> None:
     constant = 1 / (1 - math.sqrt(1 - rho / 2))
     assert 2 / rho * (1 - 1e-9) <= constant <= 4 / rho * (1 + 1e-9)
 
@@ -88,13 +90,13 @@ def loss_of_scores(scores: list[float], nu: float, m: float) -> float:
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=6), NU, st.floats(0.0, 1.0))
-def test_the_loss_of_a_wrong_example_is_at_least_the_corrected_floor(scores, nu, m):
+def test_the_loss_of_a_wrong_example_is_at_least_the_corrected_floor(scores: list[float], nu: float, m: float) -> None:
     scores = [min(scores), *scores]  # class 0 is not above any other
     assert loss_of_scores(scores, nu, m) >= max(0.0, nu - 1 + m) ** 2 / 2 - 1e-12
 
 
 @given(NU, st.floats(0.0, 1.0))
-def test_the_corrected_floor_is_attained_by_unit_vectors(nu, m):
+def test_the_corrected_floor_is_attained_by_unit_vectors(nu: float, m: float) -> None:
     s = (1 + m - nu) / 2
     h = math.sqrt(1 - s**2)
     W = torch.tensor([[s, h], [s, -h], [-1.0, 0.0]], dtype=torch.float64)  # a tie, and a third class at −g
@@ -103,12 +105,12 @@ def test_the_corrected_floor_is_attained_by_unit_vectors(nu, m):
 
 
 @given(st.floats(1.001, 1.999))
-def test_the_corrected_floor_implies_the_printed_one_and_step_iii_is_false(nu):
+def test_the_corrected_floor_implies_the_printed_one_and_step_iii_is_false(nu: float) -> None:
     assert nu**2 / 2 >= 2 * (nu - 1)
     assert max(0.0, nu - 1 - 0.0) ** 2 < nu - 1
 
 
-def test_the_printed_lemma_fails_for_the_hinge_of_the_experiments():
+def test_the_printed_lemma_fails_for_the_hinge_of_the_experiments() -> None:
     nu = 1.9
     loss = loss_of_scores([-0.001, 0.001], nu, m=0.9)  # 0.901² + 0.901²
     assert loss == pytest.approx(1.623602)
@@ -120,7 +122,7 @@ def test_the_printed_lemma_fails_for_the_hinge_of_the_experiments():
 C, PER_CLASS, DIM, WEIGHT, ETA = 4, 3, 3, 10.0, 1e-6
 
 
-def federation():
+def federation() -> tuple[Config, FederatedData, nn.Module, ServerState]:
     """Four clients, a linear encoder, and the configuration that is Algorithm 1 to the letter, in double precision."""
     cfg = Config.model_validate(
         {
@@ -131,32 +133,34 @@ def federation():
         }
     )
     data = from_arrays(unit(1, C * PER_CLASS, DIM), torch.arange(C).repeat_interleave(PER_CLASS))
-    data = replace(data, x=data.x.double())
+    data = replace(data, x=dense(data.x).double())
     encoder = nn.Linear(DIM, DIM, bias=False).double()
     state = ServerState(0, {"weight": unit(2, DIM, DIM)}, unit(3, C, DIM), data.class_of)
     return cfg, data, encoder, state
 
 
-def descent(cohort, cfg, data, encoder, state):
+def descent(
+    cohort: torch.Tensor, cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(θ − θ')/η and (W − W')/η of one round."""
     sent = broadcast(state, cohort)
     after = finish_round(state, serial(cfg, method_of(cfg), data, encoder)(sent), cfg, torch.Generator())
     return (state.theta["weight"] - after.theta["weight"]) / ETA, (state.W - after.W) / ETA
 
 
-def objective(theta, W, weight, cfg, data):
+def objective(theta: torch.Tensor, W: torch.Tensor, weight: float, cfg: Config, data: FederatedData) -> torch.Tensor:
     """Σ (1/C) R_i + weight · eq. (6), as plain loops."""
-    risks = [(0.9 - W[y] @ theta @ x).clamp_min(0) ** 2 for x, y in zip(data.x, data.y, strict=True)]
+    risks = [(0.9 - W[y] @ theta @ x).clamp_min(0) ** 2 for x, y in zip(dense(data.x), data.y, strict=True)]
     pairs = [(1.2 - 1 + W[a] @ W[b]).clamp_min(0) ** 2 for a, b in itertools.permutations(range(C), 2)]
     return sum(risks) / len(risks) + weight * sum(pairs)
 
 
-def gradients(weight, cfg, data, state):
+def gradients(weight: float, cfg: Config, data: FederatedData, state: ServerState) -> tuple[torch.Tensor, ...]:
     theta, W = state.theta["weight"].clone().requires_grad_(), state.W.clone().requires_grad_()
     return torch.autograd.grad(objective(theta, W, weight, cfg, data), (theta, W))
 
 
-def test_a_round_descends_the_objective_with_lambda_over_c_and_c_times_the_step_on_w():
+def test_a_round_descends_the_objective_with_lambda_over_c_and_c_times_the_step_on_w() -> None:
     cfg, data, encoder, state = federation()
     by_theta, by_W = descent(torch.arange(C), cfg, data, encoder, state)
     expected_theta, expected_W = gradients(WEIGHT / C, cfg, data, state)
@@ -164,7 +168,7 @@ def test_a_round_descends_the_objective_with_lambda_over_c_and_c_times_the_step_
     torch.testing.assert_close(by_W, C * expected_W, atol=1e-3, rtol=0)
 
 
-def test_a_round_does_not_descend_the_objective_with_the_same_lambda():
+def test_a_round_does_not_descend_the_objective_with_the_same_lambda() -> None:
     cfg, data, encoder, state = federation()
     _, by_W = descent(torch.arange(C), cfg, data, encoder, state)
     _, same_lambda = gradients(WEIGHT, cfg, data, state)
@@ -172,7 +176,7 @@ def test_a_round_does_not_descend_the_objective_with_the_same_lambda():
     assert float((by_W - wanted).norm()) > float(by_W.norm())
 
 
-def test_with_random_cohorts_lambda_is_divided_by_the_cohort():
+def test_with_random_cohorts_lambda_is_divided_by_the_cohort() -> None:
     cfg, data, encoder, state = federation()
     cohorts = [torch.tensor(pair) for pair in itertools.combinations(range(C), 2)]
     rounds = [descent(cohort, cfg, data, encoder, state) for cohort in cohorts]
@@ -181,24 +185,24 @@ def test_with_random_cohorts_lambda_is_divided_by_the_cohort():
     torch.testing.assert_close(torch.stack([r[1] for r in rounds]).mean(0), 2 * expected_W, atol=1e-3, rtol=0)
 
 
-def test_the_objective_with_lambda_one_over_c_is_the_mean_of_the_spreadout_loss():
+def test_the_objective_with_lambda_one_over_c_is_the_mean_of_the_spreadout_loss() -> None:
     cfg, data, _, state = federation()
     theta, W = state.theta["weight"], state.W
     total = 0.0
-    for x, y in zip(data.x, data.y, strict=True):
+    for x, y in zip(dense(data.x), data.y, strict=True):
         total += max(0.0, 0.9 - float(W[y] @ theta @ x)) ** 2
         total += sum(max(0.0, 0.2 + float(W[y] @ W[c])) ** 2 for c in range(C) if c != y)
     assert float(objective(theta, W, 1 / C, cfg, data)) == pytest.approx(total / len(data.y))
 
 
-def test_the_gradient_of_eq_6_has_the_factor_of_ordered_pairs():
+def test_the_gradient_of_eq_6_has_the_factor_of_ordered_pairs() -> None:
     W = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
     gradient, _ = spreadout_gradient(W, margin=1.0)
     torch.testing.assert_close(gradient, 4 * 0.6 * torch.tensor([[0.6, 0.8], [1.0, 0.0]]))
 
 
 @given(SEEDS, st.lists(st.integers(1, 5), min_size=2, max_size=4))
-def test_for_unequal_clients_the_objective_is_the_class_balanced_risk(seed, sizes):
+def test_for_unequal_clients_the_objective_is_the_class_balanced_risk(seed: int, sizes: list[int]) -> None:
     classes, nu = len(sizes), 1.5
     W, y = unit(seed, classes, 2), torch.arange(classes).repeat_interleave(torch.tensor(sizes))
     g = unit(seed + 1, len(y), 2)
@@ -211,7 +215,7 @@ def test_for_unequal_clients_the_objective_is_the_class_balanced_risk(seed, size
     assert risks + float(spreadout(W, nu)) / classes == pytest.approx(balanced)
 
 
-def test_for_unequal_clients_the_objective_is_not_the_risk_over_examples():
+def test_for_unequal_clients_the_objective_is_not_the_risk_over_examples() -> None:
     W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     y = torch.tensor([0, 0, 1, 2])  # two examples of class 0, one each of two classes that coincide
     negatives = cosine_contrastive(W[y], y, W, 1.0, positive_margin=-math.inf)
@@ -222,7 +226,7 @@ def test_for_unequal_clients_the_objective_is_not_the_risk_over_examples():
 # --- Theorem 1 ------------------------------------------------------------------------------------------------------
 
 
-def gap_and_mismatch(g, y, W, nu):
+def gap_and_mismatch(g: torch.Tensor, y: int, W: torch.Tensor, nu: float) -> tuple[float, float]:
     """|ℓ_sp − ℓ_ccl| and Σ_{c ≠ y} |w_c · (w_y − g)| of one example, as plain loops."""
     gap, mismatch = 0.0, 0.0
     for c in range(len(W)):
@@ -233,7 +237,9 @@ def gap_and_mismatch(g, y, W, nu):
 
 
 @given(SEEDS, st.integers(2, 6), st.integers(2, 5), NU, st.floats(0, 10))
-def test_the_losses_differ_by_at_most_2_nu_times_the_mismatch(seed, classes, dim, nu, noise):
+def test_the_losses_differ_by_at_most_2_nu_times_the_mismatch(
+    seed: int, classes: int, dim: int, nu: float, noise: float
+) -> None:
     W, direction = unit(seed, classes, dim), unit(seed + 1, 20, dim)
     for g in F.normalize(W[0] + noise * direction, dim=1):
         gap, mismatch = gap_and_mismatch(g, 0, W, nu)
@@ -241,13 +247,13 @@ def test_the_losses_differ_by_at_most_2_nu_times_the_mismatch(seed, classes, dim
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.0, 1.5, 2.0])
-def test_no_constant_below_2_nu_will_do(nu):
+def test_no_constant_below_2_nu_will_do(nu: float) -> None:
     W = torch.tensor([[1.0, 0.0], [math.cos(0.02), math.sin(0.02)]], dtype=torch.float64)
     gap, mismatch = gap_and_mismatch(F.normalize(W.sum(0), dim=0), 0, W, nu)
     assert gap > 0.999 * 2 * nu * mismatch
 
 
-def test_the_mismatch_of_one_class_exceeds_1_and_so_fail_cases_3_and_4():
+def test_the_mismatch_of_one_class_exceeds_1_and_so_fail_cases_3_and_4() -> None:
     w_c, g = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 0.0])
     w_y = torch.tensor([math.cos(0.01), math.sin(0.01)])
     gap, mismatch = gap_and_mismatch(g, 0, torch.stack([w_y, w_c]), nu=1.5)
@@ -270,13 +276,13 @@ def most_spread(classes: int, dim: int) -> float:
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(2, 2), (3, 2), (4, 3), (5, 4), (4, 8)])
-def test_up_to_d_plus_1_classes_can_be_1_plus_1_over_c_minus_1_apart_and_no_further(classes, dim):
+def test_up_to_d_plus_1_classes_can_be_1_plus_1_over_c_minus_1_apart_and_no_further(classes: int, dim: int) -> None:
     assert reachable_margin(classes, dim) == pytest.approx(1 + 1 / (classes - 1))
     assert most_spread(classes, dim) == pytest.approx(1 + 1 / (classes - 1), abs=1e-3)
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(4, 2), (5, 3), (6, 3), (6, 4), (8, 4)])
-def test_from_d_plus_2_classes_on_none_are_further_than_1_apart(classes, dim):
+def test_from_d_plus_2_classes_on_none_are_further_than_1_apart(classes: int, dim: int) -> None:
     assert reachable_margin(classes, dim) == 1.0
     assert most_spread(classes, dim) <= 1.0 + 1e-9
     axes = torch.cat([torch.eye(dim), -torch.eye(dim)])[:classes]
@@ -284,11 +290,11 @@ def test_from_d_plus_2_classes_on_none_are_further_than_1_apart(classes, dim):
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(5, 2), (7, 3), (9, 4)])
-def test_beyond_2_d_classes_not_even_1_is_reached(classes, dim):
+def test_beyond_2_d_classes_not_even_1_is_reached(classes: int, dim: int) -> None:
     assert most_spread(classes, dim) < 0.95
 
 
-def test_the_simplex_is_at_rest_though_a_margin_out_of_reach_keeps_eq_6_above_zero():
+def test_the_simplex_is_at_rest_though_a_margin_out_of_reach_keeps_eq_6_above_zero() -> None:
     simplex = F.normalize(torch.eye(4, dtype=torch.float64) - 1 / 4, dim=1)
     cfg = Config().spread.model_copy(update={"margin": 2.0, "weight": 0.1, "bounded": False})
     moved = spread_(simplex.clone(), torch.arange(4), cfg, 0.1, torch.Generator())
@@ -299,7 +305,7 @@ def test_the_simplex_is_at_rest_though_a_margin_out_of_reach_keeps_eq_6_above_ze
 # --- eq. (7) --------------------------------------------------------------------------------------------------------
 
 
-def step_apart(angle: float, rate: float, distance: str) -> float:
+def step_apart(angle: float, rate: float, distance: Literal["cosine", "euclidean"]) -> float:
     """The angle between two classes after a step on eq. (7)."""
     W = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(spreadout_nearest(W, torch.arange(2), None, 1, distance), W)
@@ -308,22 +314,22 @@ def step_apart(angle: float, rate: float, distance: str) -> float:
 
 
 @given(st.floats(1e-4, 3.0), st.floats(0.01, 2.0))
-def test_a_step_of_eq_7_multiplies_the_tangent_of_half_the_angle(angle, rate):
+def test_a_step_of_eq_7_multiplies_the_tangent_of_half_the_angle(angle: float, rate: float) -> None:
     expected = 2 * math.atan((1 + 8 * rate) * math.tan(angle / 2))
     assert step_apart(angle, rate, "euclidean") == pytest.approx(expected)
 
 
 @given(st.floats(1e-3, 0.05))
-def test_with_squared_cosine_distance_a_step_is_only_cubic_in_the_angle(angle):
+def test_with_squared_cosine_distance_a_step_is_only_cubic_in_the_angle(angle: float) -> None:
     assert step_apart(angle, 0.1, "cosine") - angle == pytest.approx(4 * 0.1 * angle**3, rel=0.02)
 
 
-def test_eq_7_pushes_the_nearest_least_where_eq_6_with_an_adaptive_margin_pushes_it_most():
+def test_eq_7_pushes_the_nearest_least_where_eq_6_with_an_adaptive_margin_pushes_it_most() -> None:
     angles = torch.tensor([0.0, 0.2, 0.6, 1.0], dtype=torch.float64)
     W = torch.stack([angles.cos(), angles.sin()], 1)
     away = (W[0] - W[1:]).norm(dim=1)  # chords of 0.2, 0.6 and the third, which sets ν
 
-    def push(value):
+    def push(value: torch.Tensor) -> list[float]:
         return torch.autograd.grad(value, rows)[0].norm(dim=1).tolist()
 
     rows = W[1:3].clone().requires_grad_()
@@ -337,20 +343,20 @@ def test_eq_7_pushes_the_nearest_least_where_eq_6_with_an_adaptive_margin_pushes
 
 
 @given(SEEDS, st.integers(2, 9), st.integers(1, 5))
-def test_eq_7_with_all_neighbors_is_a_function_of_the_centroid(seed, classes, dim):
+def test_eq_7_with_all_neighbors_is_a_function_of_the_centroid(seed: int, classes: int, dim: int) -> None:
     W = unit(seed, classes, dim)
     value = spreadout_nearest(W, torch.arange(classes), None, classes - 1)
     assert float(value) == pytest.approx(2 * float(W.sum(0).square().sum()) - 2 * classes**2)
 
 
-def test_eq_7_with_all_neighbors_has_a_minimum_with_coinciding_classes_and_eq_6_has_not():
+def test_eq_7_with_all_neighbors_has_a_minimum_with_coinciding_classes_and_eq_6_has_not() -> None:
     e = torch.tensor([1.0, 0.0])
     W = torch.stack([e, e, -e, -e])
     assert float(spreadout_nearest(W, torch.arange(4), None, 3)) == -2 * 4**2  # the least value there is
     assert float(spreadout(W, margin=1.0)) == 4.0  # two coinciding pairs, both orders
 
 
-def test_nearest_of_all_classes_seldom_meets_a_small_sample_and_nearest_within_it_always_does():
+def test_nearest_of_all_classes_seldom_meets_a_small_sample_and_nearest_within_it_always_does() -> None:
     W, cohort = unit(0, 600, 8), torch.arange(100)
     candidates = torch.arange(0, 600, 20)  # 30 of 600
     overall = (W[cohort] @ W.T).argsort(dim=1, descending=True)[:, 1:11]  # the first is the class itself
@@ -365,14 +371,14 @@ def test_nearest_of_all_classes_seldom_meets_a_small_sample_and_nearest_within_i
 
 
 @given(SEEDS, st.floats(0.1, 10))
-def test_without_unit_rows_eq_7_has_no_minimum(seed, scale):
+def test_without_unit_rows_eq_7_has_no_minimum(seed: int, scale: float) -> None:
     W, everyone = unit(seed, 5, 3), torch.arange(5)
     value = spreadout_nearest(W, everyone, None, 4)
     assert float(spreadout_nearest(scale * W, everyone, None, 4)) == pytest.approx(scale**2 * float(value))
 
 
 @given(SEEDS, st.floats(0.1, 0.9))
-def test_without_unit_vectors_eq_6_and_the_clients_are_content_with_collapsed_classes(seed, nu):
+def test_without_unit_vectors_eq_6_and_the_clients_are_content_with_collapsed_classes(seed: int, nu: float) -> None:
     u = unit(seed, 3)
     W = math.sqrt(1 - nu) * u.expand(4, 3)
     assert float(spreadout(W, nu)) == pytest.approx(0, abs=1e-12)

@@ -8,6 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 Answer = Callable[[BaseHTTPRequestHandler], object]
 
 
+def not_found(request: BaseHTTPRequestHandler) -> None:
+    request.send_error(404)
+
+
 class Server:
     """Answers each path as it was told to, any other with 404."""
 
@@ -41,7 +45,7 @@ def serving() -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             served.asked.append(self.path)
-            served.answers.get(self.path, lambda request: request.send_error(404))(self)
+            served.answers.get(self.path, not_found)(self)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -161,8 +161,8 @@ class _Whole(Tensor):
     seen: ClassVar[list[str]] = []
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = super().__torch_function__(func, types, args, kwargs or {})
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor) and result.shape[:1] == (1000,) and result.ndim == 2:
             cls.seen.append(func.__name__)
         return result

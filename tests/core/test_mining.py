@@ -9,7 +9,7 @@ from fedaws.config import Config
 from fedaws.core.algorithm import finish_round
 from fedaws.core.mining import nearest, nearest_known_
 from fedaws.core.spreadout import NEIGHBORS
-from fedaws.types import ServerState, Update
+from fedaws.types import Params, ServerState, Update
 
 
 def unit(rows: int, dim: int, seed: int = 0) -> torch.Tensor:
@@ -76,7 +76,7 @@ def test_the_server_keeps_what_it_has_found_and_an_old_state_stays_as_it_was() -
     assert (second.spread[NEIGHBORS] >= 0).any(1).nonzero().flatten().tolist() == [3, 5, 7]
 
 
-def vars_of(update: Update) -> tuple[object, ...]:
+def vars_of(update: Update) -> tuple[Params, torch.Tensor, torch.Tensor, torch.Tensor]:
     """All but the cohort, of one client."""
     return update.delta, update.W[:1], update.weights[:1], update.loss[:1]
 

@@ -1,7 +1,9 @@
 """Centring and whitening: in blocks what they are as a whole, in place, and as often as needed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ class LargestAllocation(TorchDispatchMode):
 
     numbers = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {id(value) for value in (*args, *(kwargs or {}).values())}
         out = func(*args, **kwargs or {})
         for tensor in out if isinstance(out, tuple | list) else [out]:
@@ -50,10 +52,12 @@ def test_blocks_of_any_size_give_the_step_on_the_whole(block: int, monkeypatch: 
 
 
 @pytest.mark.parametrize("step", [moments.center_, moments.whiten_])
-def test_no_step_makes_a_tensor_of_the_size_of_all_rows(step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_makes_a_tensor_of_the_size_of_all_rows(
+    step: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(moments, "ROWS", 200)
     W = cone(1000, 8)
-    with LargestAllocation() as seen:
+    with LargestAllocation() as seen:  # type: ignore[no-untyped-call]
         assert step(W) is W
     assert 0 < seen.numbers <= 200
 
@@ -64,7 +68,7 @@ def test_a_row_at_the_mean_stays_where_it_is() -> None:
 
 
 def test_auto_waits_until_a_quarter_of_the_rows_may_have_changed() -> None:
-    def rounds(**of: object) -> list[int]:
+    def rounds(**of: Any) -> list[int]:
         return [t for t in range(10) if moments.due("auto", t, **of)]
 
     assert rounds(num_classes=1000, cohort="all") == list(range(10))

@@ -15,7 +15,7 @@ from fedaws.data.augment import SHIFT, crop_and_flip, leave_out, resized
 from fedaws.hashing import hash_tensor
 from fedaws.runners.common import ClientData
 from fedaws.sparse import SparseRows
-from helpers import refusal
+from helpers import dense, refusal
 
 WAYS = 2 * 81  # 9 × 9 shifts, flipped or not
 UNSHIFTED = 40  # 4 rows and 4 columns of 9 away from the corner crop
@@ -221,7 +221,7 @@ def test_an_augmented_image_is_one_of_the_clients_own_cropped() -> None:
     for m, b in itertools.product(range(3), range(4)):
         number, draw = int(drawn.numbers[m, 0, b]), int(drawn.draws[m, 0, b])
         assert int(data.starts[m]) <= number < int(data.starts[m + 1])
-        np.testing.assert_array_equal(x[m, 0, b].numpy(), by_hand(data.x[number].numpy(), draw))
+        np.testing.assert_array_equal(x[m, 0, b].numpy(), by_hand(dense(data.x)[number].numpy(), draw))
 
 
 def test_bytes_are_given_as_fractions_after_the_crop() -> None:
@@ -235,7 +235,7 @@ def test_without_augmentation_the_images_are_as_they_are() -> None:
     source = client_data(config("data.augment=none"), data)
     drawn = source.draw(torch.arange(3), 3)
     assert drawn.draws is None
-    assert source.examples(drawn).x.equal(data.x[drawn.numbers])
+    assert source.examples(drawn).x.equal(dense(data.x)[drawn.numbers])
 
 
 def test_the_size_follows_the_rounds() -> None:

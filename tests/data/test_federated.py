@@ -1,6 +1,7 @@
 """From arrays to a federation: who gets which examples, and what is refused."""
 
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +14,20 @@ from torch.utils.data import TensorDataset
 from fedaws import FederatedData, from_arrays, from_dataset
 from fedaws.data.federated import as_features, as_input
 from fedaws.data.label_sets import from_sparse
-from helpers import refusal
+from helpers import dense, refusal
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
 
 
-def numbered(labels: list[int], **options: object) -> FederatedData:
+def numbered(labels: list[int], **options: Any) -> FederatedData:
     """A federation in which example i is the number i, so that it can be followed."""
     return from_arrays(np.arange(len(labels), dtype=np.float32)[:, None], labels, **options)
 
 
 def clients(data: FederatedData) -> list[list[int]]:
     """The example numbers of each client."""
-    ids = data.x[:, 0].long().tolist()
+    ids = dense(data.x)[:, 0].long().tolist()
     starts = data.starts.tolist()
     return [ids[a:b] for a, b in pairwise(starts)]
 
@@ -50,7 +51,7 @@ def test_every_example_is_with_exactly_one_client(
 ) -> None:
     data = numbered(labels, clients_per_class=per_class, classes_per_client=per_client, seed=seed)
     assert sorted(chain(*clients(data))) == list(range(len(labels)))
-    assert data.y.tolist() == [labels[int(i)] for i in data.x[:, 0]]
+    assert data.y.tolist() == [labels[int(i)] for i in dense(data.x)[:, 0]]
 
 
 @given(LABELS, st.integers(1, 4), st.integers(0, 5))
@@ -105,7 +106,7 @@ def test_a_partition_that_cannot_be_is_refused(options: dict[str, int]) -> None:
 @given(st.integers(8, 60), st.floats(0.1, 0.6), st.integers(0, 9))
 def test_what_is_held_out_is_not_trained_on(count: int, fraction: float, seed: int) -> None:
     data = numbered([i % 2 for i in range(count)], validation=fraction, seed=seed, num_classes=2)
-    trained, held_out = data.x[:, 0].long().tolist(), data.x_test[:, 0].long().tolist()
+    trained, held_out = dense(data.x)[:, 0].long().tolist(), dense(data.x_test)[:, 0].long().tolist()
     assert sorted(trained + held_out) == list(range(count))
     assert len(held_out) == round(fraction * count)
 
@@ -116,7 +117,7 @@ def test_a_number_of_examples_can_be_held_out() -> None:
 
 def test_held_out_examples_keep_their_labels() -> None:
     data = numbered([0, 1] * 10, validation=0.5)
-    assert data.y_test.tolist() == [int(i) % 2 for i in data.x_test[:, 0]]
+    assert data.y_test.tolist() == [int(i) % 2 for i in dense(data.x_test)[:, 0]]
 
 
 def test_held_out_examples_beside_a_test_set_are_refused() -> None:

@@ -10,7 +10,7 @@ import fedaws
 from fedaws import Config
 from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.precision import crowding, rank
-from helpers import refusal
+from helpers import dense, refusal
 
 
 def unit(rows: int, dim: int, seed: int) -> torch.Tensor:
@@ -53,7 +53,7 @@ def test_a_run_evaluates_and_identifies_with_it(tmp_path: Path) -> None:
     cfg = Config().override(["train.rounds=4", "train.evaluate_every=4", "model.crowding=2", "train.threads=1"])
     run = fedaws.train(config=cfg, folder=tmp_path / "run")
     assert run.data is not None
-    embeddings, labels = run.embed(run.data.x_test), run.data.y_test
+    embeddings, labels = run.embed(run.data.x_test), dense(run.data.y_test)
     best = rank(embeddings, run.W, 1, crowding(run.W, 2.0)).classes[:, 0]
     plain = rank(embeddings, run.W, 1).classes[:, 0]
     assert not best.equal(plain)

@@ -1,5 +1,7 @@
 """What a single figure hides, checked against counting by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 from fedaws import Config
 from fedaws.evaluate import Model, TestSet, per_class
 from fedaws.evaluate.per_class import examine
-from fedaws.sparse import from_lists
+from fedaws.sparse import SparseRows, from_lists
 from fedaws.types import Params
 
 W = torch.eye(3)
@@ -21,8 +23,8 @@ def parameters(encoder: nn.Module) -> Params:
     return {name: p.detach() for name, p in encoder.named_parameters()}
 
 
-def found(x: Tensor = X, y: object = Y, cfg: Config = UNSCALED) -> dict[str, object]:
-    return examine(Model(nn.Identity(), {}, W, cfg.model.normalize), TestSet(x, y), cfg)  # type: ignore[arg-type]
+def found(x: Tensor = X, y: Tensor | SparseRows = Y, cfg: Config = UNSCALED) -> dict[str, Any]:
+    return examine(Model(nn.Identity(), {}, W, cfg.model.normalize), TestSet(x, y), cfg)
 
 
 def test_classes_are_counted_one_by_one() -> None:
@@ -76,7 +78,7 @@ def test_with_many_classes_there_is_no_matrix_and_only_the_hardest_are_listed(mo
 def test_images_come_as_small_bytes() -> None:
     images = torch.zeros(5, 3, 96, 60, dtype=torch.uint8)
     images[2:4, 0] = 255  # red
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 96 * 60, 3))
+    encoder: Any = nn.Sequential(nn.Flatten(), nn.Linear(3 * 96 * 60, 3))
     nn.init.zeros_(encoder[1].weight)
     encoder[1].bias = nn.Parameter(torch.tensor([0.0, 0.0, 1.0]))  # all are taken for class 2
     got = examine(Model(encoder, parameters(encoder), W, normalize=False), TestSet(images, Y), UNSCALED)

@@ -555,7 +555,7 @@ def test_a_setting_that_would_do_nothing_is_refused_before_anything_is_run(table
 def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(
     table: Table, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fedaws.experiments.reproduce.train
+    real = fedaws.train
 
     def interrupted(**given: Any) -> Any:
         done = iter(range(100))

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 import fedaws
@@ -14,10 +15,14 @@ from flower_trial import make_trial
 LATE = 600.0  # seconds, for a machine that is busy with other work
 
 
-def test_two_nodes_train_two_rounds_over_tls_and_give_the_model_of_fedaws_train(tmp_path: Path, tiny: Config) -> None:
+# A node answers each question in a new Python, nearly all of whose time are imports: `make e2e` asks the third one.
+@pytest.mark.parametrize("settings", [[], pytest.param(["train.enroll=0.5"], marks=pytest.mark.e2e)])
+def test_two_nodes_train_two_rounds_over_tls_and_give_the_model_of_fedaws_train(
+    tmp_path: Path, tiny: Config, settings: list[str]
+) -> None:
     # Wider than tiny's: with eight units one example of these two classes has the embedding 0.
     config = tiny.override(["data.classes=2", "model.hidden=[16]", "train.rounds=2", "train.runner=serial"])
-    config = config.override(["train.enroll=0.5"])
+    config = config.override(settings)
     made = make_trial(tmp_path / "federation", config, 2)
     folder = RunFolder(made.place.run)
     end = time.monotonic() + LATE

@@ -72,7 +72,7 @@ def test_an_error_in_a_worker_reaches_the_caller(count: int) -> None:
             raise KeyError("the third")
         return part
 
-    workers, got = Workers(range(count)), []
+    workers, got = Workers(range(count)), list[int]()
     with pytest.raises(KeyError, match="the third"):
         got.extend(workers.map(work, range(6)))
     assert got == [0, 1]

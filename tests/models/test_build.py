@@ -1,6 +1,7 @@
 """Encoders: what is built, what of it is trained, and which of the user's own fit."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fedaws.models.mlp import mlp
 from helpers import refusal
 
 
-def built(seed: int = 0, **options: object) -> nn.Module:
+def built(seed: int = 0, **options: Any) -> Any:
     return build_encoder(ModelConfig(**options), (8, 8), seed)
 
 
@@ -40,7 +41,7 @@ def test_building_leaves_the_callers_random_numbers_alone() -> None:
 
 def test_weights_start_as_he_et_al_and_biases_at_zero() -> None:
     torch.manual_seed(0)
-    first = mlp(200, [300], 10)[1]
+    first: Any = mlp(200, [300], 10)[1]
     assert float(first.weight.detach().std()) == pytest.approx((2 / 200) ** 0.5, rel=0.02)
     assert not first.bias.any()
 
@@ -96,7 +97,7 @@ def test_an_encoder_that_fits_is_taken() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_check_leaves_an_encoder_as_it_was(training: bool) -> None:
-    encoder = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 5)).train(training)
+    encoder: Any = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 5)).train(training)
     example_shape_fits(encoder, torch.ones(1, 6), 5)
     assert encoder.training is training
     assert not encoder[0].running_mean.any()

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def built(depth: int = 8, shape: tuple[int, ...] = (3, 8, 8), norm: NormName = "group", seed: int = 0) -> nn.Module:
+def built(depth: int = 8, shape: tuple[int, ...] = (3, 8, 8), norm: NormName = "group", seed: int = 0) -> Any:
     name: ModelName = f"resnet{depth}"  # type: ignore[assignment]
     return build_encoder(ModelConfig(name=name, embedding_dim=5, norm=norm), shape, seed)
 
@@ -243,6 +244,7 @@ def test_whitening_is_the_same_with_other_eigenvectors() -> None:
 def test_the_stem_is_a_plain_convolution_with_its_effective_filters(channels: int, norm: NormName) -> None:
     torch.manual_seed(0)
     stem, x = Stem(channels, 4, norm), torch.randn(2, channels, 5, 6)
+    assert stem.bias is not None
     stem.bias.normal_()
     mix, white = stem.mix.numpy(), whitening(channels).numpy()
     padded = np.pad(x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)))

@@ -222,7 +222,8 @@ def test_a_second_process_is_refused_while_one_holds_the_folder(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.toml"])
 def test_a_run_folder_with_a_pipe_or_an_endless_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
     folder = RunFolder(tmp_path)
-    read = {"metrics.jsonl": folder.metrics, "config.toml": folder.config}[name]
+    readers: dict[str, Callable[[], object]] = {"metrics.jsonl": folder.metrics, "config.toml": folder.config}
+    read = readers[name]
     os.mkfifo(tmp_path / name)
     refusal(read)
     (tmp_path / name).unlink()

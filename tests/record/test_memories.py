@@ -52,7 +52,7 @@ def trained(cfg: Config, rounds: int) -> ServerState:
 
 def parts(state: ServerState) -> dict[str, Any]:
     """All tensors of a state by name."""
-    found = {}
+    found: dict[str, Any] = {}
     for field in fields(state):
         value = getattr(state, field.name)
         found |= {f"{field.name}/{k}": v for k, v in value.items()} if isinstance(value, dict) else {field.name: value}

@@ -100,8 +100,8 @@ def tensors(state: ServerState) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("method", "weighting"), [("fedaws", "examples"), ("softmax", "uniform")])
 def test_pooled_stacked_and_serial_agree_on_augmented_images_of_changing_size(method: str, weighting: str) -> None:
     cfg = config(f"method={method}", f"clients.weighting={weighting}")
-    several = [("pooled", 1, "auto"), ("pooled", 1, 3), ("pooled", 3, "auto"), ("pooled", 3, 1)]
-    assert_agree(cfg, ("stacked", 1, 3), *several)
+    one_thread, three = (("pooled", 1, "auto"), ("pooled", 1, 3)), (("pooled", 3, "auto"), ("pooled", 3, 1))
+    assert_agree(cfg, ("stacked", 1, 3), *one_thread, *three)
 
 
 @pytest.mark.parametrize("norm", ["group", "weight", "none"])

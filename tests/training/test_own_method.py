@@ -15,7 +15,7 @@ from fedaws.core.method import When
 from fedaws.core.optimizers import from_torch
 from fedaws.record.folder import RunFolder
 from fedaws.types import Memory
-from helpers import refusal
+from helpers import dense, refusal
 
 
 def away(embeddings: Tensor, w: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def push_from_mean(W: Tensor, classes: Tensor, when: When, rng: torch.Generator,
 
 
 def median_score(model: Model, test: TestSet) -> float:
-    return float((model.embed(test.x) * model.W[test.y]).sum(1).median())
+    return float((model.embed(test.x) * model.W[dense(test.y)]).sum(1).median())
 
 
 def mine(role: str = "a trial") -> Method:

@@ -1,6 +1,7 @@
 """Weights to start from: where they may come from, what is refused, what is recorded."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_a_resumed_run_wants_the_start_it_had(tiny: Config, tmp_path: Path) -> N
     with pytest.raises(Interrupted):
         fedaws.train(config=tiny, start=first, folder=tmp_path / "run", reporter=stop)
     for start in (other, None):
-        told = refusal(lambda start=start: fedaws.train(config=tiny, start=start, folder=tmp_path / "run", resume=True))
+        told = refusal(partial(fedaws.train, config=tiny, start=start, folder=tmp_path / "run", resume=True))
         assert "was started with start=" in told
     resumed = fedaws.train(config=tiny, start=first, folder=tmp_path / "run", resume=True)
     whole = fedaws.train(config=tiny, start=first)

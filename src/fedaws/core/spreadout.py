@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.method import Spread, When
-from fedaws.core.mining import nearest, nearest_known_
+from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say spreadout.nearest
+from fedaws.core.mining import nearest_known_
 from fedaws.core.moments import center_, due, largest_eigenvalue, subtract_, to_sphere_, whiten_
 from fedaws.core.pairs import Pair, hinge, make_pair
 from fedaws.machine import blocks

@@ -13,7 +13,7 @@ from PIL import Image
 from fedaws import Config
 from fedaws.data import load_data
 from fedaws.data.sources.images import images
-from helpers import refusal
+from helpers import dense, refusal
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -262,7 +262,7 @@ def test_the_root_is_the_folder(folder: Path) -> None:
 
 def test_without_a_test_folder_the_training_images_are_tested_on(folder: Path) -> None:
     data = load_data(Config().override(["data.name=images", f"data.root={folder / 'train'}"]))
-    assert data.x_test.equal(data.x)
+    assert data.x_test.equal(dense(data.x))
 
 
 def test_a_part_can_be_held_out_instead(folder: Path) -> None:

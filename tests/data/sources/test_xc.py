@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_pairs_of_npz_are_read(tmp_path: Path) -> None:
 def test_a_bad_matrix_is_told_in_one_line(tmp_path: Path, change: dict[str, np.ndarray], said: str) -> None:
     folder = put_npz(tmp_path / "mine")
     path = folder / "Y.trn.npz"
-    good = {"format": np.array("csr"), "shape": np.array([5, 4]), "data": np.ones(5)}
+    good: dict[str, Any] = {"format": np.array("csr"), "shape": np.array([5, 4]), "data": np.ones(5)}
     good |= {"indices": np.array([0, 1, 2, 3, 0]), "indptr": np.arange(6)}
     np.savez(path, **good | change)
     message = refusal(lambda: load("data.name=xc", f"data.root={folder}"))
