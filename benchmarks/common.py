@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fedaws.machine.blocks import TILE
+from fedaws.machine import blocks
 
 
 def clock() -> float:
@@ -40,7 +40,7 @@ def peak_mb(reset: bool = False) -> float:
 def bare_product(queries: torch.Tensor, W: torch.Tensor) -> None:
     """All scores of the queries, in tiles with a reused buffer: the fastest way to get them at all."""
     for rows in queries.split(1000):
-        width = min(len(W), TILE // len(rows))
+        width = min(len(W), blocks.TILE // len(rows))
         buffer = torch.empty(len(rows) * width)
         for start in range(0, len(W), width):
             part = W[start : start + width]

@@ -22,6 +22,7 @@ from fedaws.config import (
     presets,
     settings,
 )
+from fedaws.data.sources.xc import SETS
 from helpers import refusal
 
 
@@ -487,6 +488,10 @@ def test_every_setting_of_a_preset_has_an_effect(name: str) -> None:
 
 def test_settings_of_spreading_may_stand_beside_a_method_that_does_not_spread() -> None:
     check_effects(Config().override(["method=fixed", "spread.weight=3", "spread.regularizer=nearest"]))
+
+
+def test_the_sparse_data_are_those_that_are_loaded_as_such() -> None:
+    assert set(SPARSE) == {*SETS, "xc", "xc-synthetic"}
 
 
 # --- how much a run sees --------------------------------------------------------------------------------------------

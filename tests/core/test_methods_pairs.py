@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedaws import Config
 from fedaws.config import SpreadConfig
-from fedaws.core import mining
 from fedaws.core import spreadout as sp
 from fedaws.core.correlation import correlated_spread, correlations
 from fedaws.core.method import When
@@ -71,7 +70,7 @@ def mined(W: Tensor, cohort: Tensor, neighbors: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["uniformity", "energy"])
 @pytest.mark.parametrize("cone", [0.0, 3.0])
 def test_the_gradient_over_all_pairs_is_autograds(name: str, cone: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mining, "TILE", 25)  # several blocks
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", 25)  # several blocks
     pair, value = VALUES[name]
     W = unit(9, 4, cone=cone).requires_grad_()
     (expected,) = torch.autograd.grad(value(others(W)).sum(), W)
@@ -185,7 +184,7 @@ def correlated_step(name: str, W: Tensor, together: Tensor, weight: float) -> No
 
 @pytest.mark.parametrize("name", CORRELATED)
 def test_a_small_correlated_step_is_autograds_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mining, "TILE", 25)  # several blocks
+    monkeypatch.setattr("fedaws.machine.blocks.TILE", 25)  # several blocks
     W, together = unit(9, 4, cone=0.5), counts(9)
     a = correlations(together).to_dense().double()
     rows = W.clone().requires_grad_()

@@ -132,7 +132,10 @@ def _sleec_done(job: Job) -> bool:
 
 def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """A JSON file of ours that has these keys."""
-    saved = read_json(path)
+    try:
+        saved = read_json(path)
+    except FedawsError:
+        saved = None
     if not isinstance(saved, dict) or any(key not in saved for key in keys):
         raise FedawsError(f"{path} is damaged; move it away")
     return saved

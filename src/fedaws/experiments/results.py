@@ -45,8 +45,8 @@ def read_results(path: Path) -> Results:
     """What was written before; nothing, if nothing was."""
     if not path.exists():
         return {"rows": {}}
-    results: Results = read_json(path)
     try:
+        results: Results = read_json(path)
         results_page(results)  # has all that is needed
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FedawsError(f"{path} does not hold results of this command; move it away") from None
