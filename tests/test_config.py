@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fedaws import Config, FedawsError
 from fedaws.config import (
+    SPARSE,
     SpreadConfig,
     TrainConfig,
     check_effects,
