@@ -8,8 +8,7 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 Memory = dict[str, Tensor]
-"""What one owner (an optimiser, a way of spreading, …) keeps between two rounds, under names of its own. Whole numbers
-in it are ids of classes, −1 for none."""
+"""What one owner (an optimiser, a way of spreading, …) keeps between two rounds, under names of its own."""
 
 
 @dataclass(frozen=True)

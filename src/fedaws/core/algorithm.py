@@ -14,7 +14,7 @@ from torch import Tensor
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import Aggregate, aggregate
 from fedaws.core.embedding_tables import step_table_
-from fedaws.core.method import Method, When
+from fedaws.core.method import Method, Weighting, When
 from fedaws.core.methods import method_of
 from fedaws.core.optimizers import is_matrix
 from fedaws.core.sampling import sample_classes, sampled_change
@@ -45,7 +45,7 @@ def run_round(
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
     sent = broadcast(state, cohort, method.rows == "all", classes)
     if method.weighting:
-        sent = replace(sent, weights=method.weighting.weights(state.weighting, state.classes(cohort)))
+        sent = replace(sent, weights=_server_weights(state, method.weighting, cohort))
     finish = finish_round_ if in_place else finish_round
     return finish(state, run_clients(sent), cfg, rng, method, classes)
 
@@ -110,10 +110,37 @@ def finish_round_(
     if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
         when = When(state.round_num, factor * cfg.class_lr, factor)
         memory = state.spread or method.spread.init(W)
-        state = replace(state, spread=method.spread.step(W, total.classes, when, rng, memory))
+        moved = method.spread.step(W, total.classes, when, rng, memory)
+        state = replace(state, spread=_same_kind(memory, moved, "spread"))
     if method.weighting and len(total.cohort):
         state = replace(state, weighting=_learnt_weights(state, total, method))
     return replace(state, round_num=state.round_num + 1)
+
+
+def _server_weights(state: ServerState, weighting: Weighting, cohort: Tensor) -> Tensor:
+    memory = state.weighting or weighting.init(state.W)
+    weights = weighting.weights(memory, state.classes(cohort))
+    if weights.shape != cohort.shape or not bool((weights > 0).all()):
+        raise FedawsError(
+            f"the method's weights have shape {tuple(weights.shape)} or are not positive; wanted {len(cohort)} such"
+        )
+    return weights
+
+
+def _same_kind(before: Memory, after: Memory, owner: str) -> Memory:
+    """The memory after a step, refused unless a checkpoint can hold it: tensors with the names and shapes of `init`."""
+
+    def kinds(memory: Any) -> dict[str, str] | None:
+        if not isinstance(memory, dict) or not all(isinstance(tensor, Tensor) for tensor in memory.values()):
+            return None
+        return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in memory.items()}
+
+    if kinds(after) != kinds(before):
+        raise FedawsError(
+            f"the method's {owner} gave the memory {kinds(after) or type(after).__name__}; wanted that of its init, "
+            f"{kinds(before)}"
+        )
+    return after
 
 
 def _copied(state: ServerState) -> ServerState:
@@ -134,7 +161,9 @@ def _step_theta(state: ServerState, delta: Params, cfg: Config, method: Method, 
     server, lr = server_optimizer(cfg, method), cfg.server.lr * factor
     dense = {k: state.theta[k] for k, d in delta.items() if not d.is_sparse}
     direction = {k: delta[k] if factor == 1 else delta[k] / factor for k in dense}
-    step, optimizer = server.step(dense, direction, state.optimizer or server.init(dense), lr)
+    step, optimizer = Params(), state.optimizer
+    if dense:  # an encoder may be a table alone
+        step, optimizer = server.step(dense, direction, state.optimizer or server.init(dense), lr)
     kept = 1 - cfg.server.weight_decay * lr
     theta = {k: (v * kept if kept < 1 and is_matrix(v) else v) + step[k] for k, v in dense.items()}
     tables = dict(state.tables)
@@ -176,4 +205,5 @@ def _averaged(state: ServerState, theta: Params, decay: float) -> Params:
 def _learnt_weights(state: ServerState, total: Aggregate, method: Method) -> Memory:
     assert method.weighting is not None
     memory = state.weighting or method.weighting.init(state.W)
-    return method.weighting.learn(memory, state.classes(total.cohort), total.losses)
+    learnt = method.weighting.learn(memory, state.classes(total.cohort), total.losses)
+    return _same_kind(memory, learnt, "weighting")

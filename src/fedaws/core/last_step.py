@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.method import LastStep, Method
+from fedaws.errors import FedawsError
 from fedaws.types import AskSums, Params, ServerState, Sums
 
 
@@ -35,7 +36,16 @@ def make_last_step(cfg: Config, method: Method) -> LastStep | None:
 
 def take_last_step(state: ServerState, theta: Params, step: LastStep, ask_sums: AskSums) -> ServerState:
     """The state with the W, and perhaps the bias, that the step makes."""
-    W, bias = step.step(state.W, ask_sums(theta, step.wants_gram))
+    made = step.step(state.W, ask_sums(theta, step.wants_gram))
+    if not isinstance(made, tuple) or len(made) != 2 or made[0].shape != state.W.shape:
+        raise FedawsError(
+            f"the method's last step gave {type(made).__name__}; wanted W {tuple(state.W.shape)} and a bias"
+        )
+    W, bias = made
+    if bias is not None and (bias.shape != W.shape[:1] or not bool(bias.isfinite().all())):
+        raise FedawsError(
+            f"the method's last step gave a bias {tuple(bias.shape)}; wanted {len(W)} finite numbers or None"
+        )
     return replace(state, W=W, bias=bias)
 
 

@@ -16,6 +16,7 @@ from fedaws.config import Config
 from fedaws.core import losses
 from fedaws.core.method import Method, OwnLoss, PlacedLoss, SharedLoss
 from fedaws.core.optimizers import make_optimizer
+from fedaws.errors import FedawsError
 from fedaws.sparse import Rows
 from fedaws.types import Memory, Params
 
@@ -48,20 +49,28 @@ def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes:
     sample = None if count is None else losses.Sample(min(count, num_classes), num_classes)
 
     def of_own_row(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
-        embeddings = embed(encoder, theta, x, normalize)
-        return cast(OwnLoss, loss)(embeddings.reshape(*w.shape[:-2], -1, w.shape[-1]), w)
+        embeddings = embed(encoder, theta, x, normalize).reshape(*w.shape[:-2], -1, w.shape[-1])
+        return _per_example(cast(OwnLoss, loss)(embeddings, w), embeddings)
 
     def of_own_rows(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize).reshape(*w.shape[:-2], -1, w.shape[-1])
-        return cast(PlacedLoss, loss)(embeddings, y.reshape(embeddings.shape[:-1]), w)
+        return _per_example(cast(PlacedLoss, loss)(embeddings, y.reshape(embeddings.shape[:-1]), w), embeddings)
 
     def of_all_rows(theta: Params, W: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
-        return cast(SharedLoss, loss)(embeddings, y, F.normalize(W, dim=-1) if normalize else W, sample=sample)
+        rows = F.normalize(W, dim=-1) if normalize else W
+        return _per_example(cast(SharedLoss, loss)(embeddings, y, rows, sample=sample), embeddings)
 
     if method.rows == "all":
         return of_all_rows
     return of_own_rows if method.classes_per_client > 1 else of_own_row
+
+
+def _per_example(losses: Tensor, embeddings: Tensor) -> Tensor:
+    if losses.shape != embeddings.shape[:-1]:
+        got, wanted = tuple(losses.shape), tuple(embeddings.shape[:-1])
+        raise FedawsError(f"the method's loss has shape {got}; wanted one number per example, {wanted}")
+    return losses
 
 
 def own_gradient(loss_of: ExampleLosses) -> Gradient:

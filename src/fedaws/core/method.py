@@ -4,12 +4,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from fedaws.core.optimizers import Optimizer
+from fedaws.errors import FedawsError
 from fedaws.types import Memory, Sums
 
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
@@ -111,6 +112,12 @@ class Method:
     last_step: LastStep | None = None
     classes_per_client: int = 1
     needs: frozenset[Literal["features", "cooccurrence"]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.rows not in get_args(RowsKind):
+            raise FedawsError(f"method {self.name!r} has rows={self.rows!r}; wanted {', '.join(get_args(RowsKind))}")
+        if not callable(self.loss):
+            raise FedawsError(f"method {self.name!r} has a {type(self.loss).__name__} as its loss; wanted a function")
 
     @property
     def trains_own_row(self) -> bool:

@@ -67,6 +67,8 @@ def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: 
 def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
     """w_c · w_y of each c of the cohort with each y of its own ids, [m, n], without a copy of the rows w_y."""
     m, n = ids.shape
+    if n > len(W):  # few classes: the sampled product wants no more places than there are columns
+        return (W[cohort] @ W.T).gather(1, ids)
     starts = torch.arange(0, m * n + 1, n, device=W.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR")  # "in beta state"

@@ -10,6 +10,7 @@ from fedaws.config import Config
 from fedaws.core.embedding_tables import init_tables
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
+from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.types import Params, ServerState
 
@@ -57,6 +58,9 @@ def start_state(
     `tables` are the names of embedding tables among θ.
     """
     W = method.start(rows)
+    if not isinstance(W, Tensor) or W.shape != rows.shape or W.dtype != rows.dtype or not bool(W.isfinite().all()):
+        got = f"{W.dtype} {tuple(W.shape)}" if isinstance(W, Tensor) else type(W).__name__
+        raise FedawsError(f"the method's start gave {got}; wanted finite rows {rows.dtype} {tuple(rows.shape)}")
     dense = {k: v for k, v in theta.items() if k not in tables}
     sampled = cfg.clients.sampled_classes is not None
     all_rows = {"W": W} if method.rows == "all" else {}
@@ -66,7 +70,7 @@ def start_state(
         theta=theta,
         W=W,
         class_of=class_of,
-        optimizer=server.init(dense),
+        optimizer=server.init(dense) if dense else {},
         row_optimizer=init_tables(all_rows, cfg.server) if sampled else server.init(all_rows) if all_rows else {},
         tables=init_tables({k: theta[k] for k in tables}, cfg.server),
         spread=method.spread.init(W) if method.spread else {},

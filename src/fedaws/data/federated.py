@@ -1,5 +1,6 @@
 """Who has which examples: class → its positives, and their partition onto clients."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
@@ -17,7 +18,10 @@ TestedOn = Literal["test", "held-out", "training"]
 _LABELS = "integer labels 0 … classes − 1"
 
 
-@dataclass(frozen=True)
+_MOST_HASHED = 1 << 26  # bytes
+
+
+@dataclass(frozen=True, repr=False)
 class FederatedData:
     """Training examples sorted by client, and a test set.
 
@@ -51,6 +55,23 @@ class FederatedData:
     def available(self) -> Tensor:
         """The clients that have examples."""
         return self.num_examples.nonzero().squeeze(1)
+
+    def digest(self) -> str:
+        """What tells these training examples from others: a hash of who has which, and of their numbers, or some."""
+        total = hashlib.sha256()
+        numbers = self.x if isinstance(self.x, Tensor) else self.x.indices
+        step = max(1, numbers.nbytes // _MOST_HASHED)
+        for part in (self.y, self.starts, numbers[::step]):
+            total.update(part.detach().cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        """Without the numbers."""
+        clients, shape = len(self.class_of), tuple(self.x.shape[1:])
+        return (
+            f"FederatedData({len(self.y):,} examples of shape {shape} with {clients:,} clients, {self.num_classes:,} "
+            f"classes, {len(self.x_test):,} test examples)"
+        )
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same data on a device."""
@@ -99,6 +120,8 @@ def from_arrays(
     classes = _count_classes(labels, test_labels, num_classes)
     if class_names is not None and len(class_names) != classes:
         raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
+    if class_names is not None and len(set(class_names)) < len(class_names):
+        raise FedawsError("class_names has a name twice; give every class a name of its own")
     if validation:
         keep, held_out = hold_out(len(labels), validation, seed)
         test_features, test_labels = features[held_out], labels[held_out]

@@ -61,6 +61,8 @@ def from_sparse(
         raise FedawsError("only one class; wanted at least two, to tell apart")
     if class_names is not None and len(class_names) != classes:
         raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
+    if class_names is not None and len(set(class_names)) < len(class_names):
+        raise FedawsError("class_names has a name twice; give every class a name of its own")
     rows = torch.arange(len(sets))
     if validation:
         rows, held_out = hold_out(len(sets), validation, seed)

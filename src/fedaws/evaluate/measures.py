@@ -1,7 +1,7 @@
 """All measures of a model on a test set, as one flat dict of fractions and distances."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from fedaws.config import Config
 from fedaws.core.losses import positive_hinge
 from fedaws.errors import FedawsError
+from fedaws.evaluate.catalogue import BOOKKEEPING, CATALOGUE
 from fedaws.evaluate.model import Model
 from fedaws.evaluate.precision import precision_at, propensity_scored
 from fedaws.evaluate.theory import error_bounds, separation
@@ -50,13 +51,20 @@ def evaluate(model: Model, test: TestSet, cfg: Config, embeddings: Tensor | None
         if test.label_weights is not None:
             measures |= {f"psp@{k}": propensity_scored(ranking, y, test.label_weights, k) for k in ks}
         measures["test_loss"] = _mean_hinge(embeddings, y, W, cfg.clients.margin)
-        return measures | separation(W)
+        return measures | separation(_present(W))
     measures["test_loss"] = float(positive_hinge(embeddings, W[y], cfg.clients.margin).mean())
-    measures |= separation(W)
+    measures |= separation(_present(W))
     if model.on_sphere:
         rho = measures["min_separation"]
         measures |= error_bounds(embeddings, y, W, rho, cfg.spread.margin, cfg.clients.margin)
     return measures
+
+
+def check_names(measures: Iterable[str]) -> None:
+    """Refuse measures of the user's own that would stand in the place of ours."""
+    for name in measures:
+        if name in CATALOGUE or name in BOOKKEEPING:
+            raise FedawsError(f"a measure of your own is called {name!r}, as one of ours; give it another name")
 
 
 def own_measures(measures: Mapping[str, Measure], model: Model, test: TestSet) -> dict[str, float]:
@@ -68,6 +76,12 @@ def own_measures(measures: Mapping[str, Measure], model: Model, test: TestSet) -
             raise FedawsError(f"the measure {name!r} gave {value}; wanted a finite number")
         values[name] = value
     return values
+
+
+def _present(W: Tensor) -> Tensor:
+    """The rows of classes that are there; a removed one has zeros."""
+    there = torch.linalg.vector_norm(W, dim=1) > 0
+    return W if bool(there.all()) or int(there.sum()) < 2 else W[there]
 
 
 def _mean_hinge(embeddings: Tensor, labels: SparseRows, W: Tensor, margin: float) -> float:

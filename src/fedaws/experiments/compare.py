@@ -99,6 +99,8 @@ def compare(
         The metrics of every run and their means.
     """
     cfg = config or Config()
+    if seeds < 1 or not methods:
+        raise FedawsError(f"got {len(methods)} methods and seeds={seeds}; wanted at least one of each")
     # All of them before the first run: a mistake in the last one shows at once.
     jobs = [
         (cfg.with_(method=method if isinstance(method, str) else method.name, seed=seed), method)

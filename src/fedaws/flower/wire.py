@@ -233,7 +233,7 @@ def read_sums(content: RecordDict, size: int, gram: bool, limits: Limits) -> Sum
     if gram:
         second = arrays["gram"].double()
         trace = float(second.trace())
-        if abs(trace - count) > slack or float((second - second.T).abs().max()) > slack:
+        if trace > count + slack or trace < -slack or float((second - second.T).abs().max()) > slack:
             raise Rejected("norm", f"the second moment of its {count} unit embeddings has trace {trace:.3g}")
         if float(torch.linalg.eigvalsh(second).min()) < -slack:
             raise Rejected("norm", "its second moment has a negative eigenvalue")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaws import config as configuration
 from fedaws.config import Config
+from fedaws.core.spreadout import NEIGHBORS
 from fedaws.errors import FedawsError
 from fedaws.files import append_line, read_text, write_text
 from fedaws.record.files import read_tensors, write_tensors
@@ -21,6 +22,7 @@ PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
 _KEPT = 2  # checkpoints
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
+_NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
 _MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
 """The mappings of a state that are saved, each under its name."""
 
@@ -36,6 +38,7 @@ class Facts(BaseModel):
     own_encoder: bool = False  # given by the user: no configuration can build it again
     own_data: bool = False  # likewise
     own_method: bool = False  # likewise
+    data: str | None = None  # a digest of data of one's own
     encoder_name: str | None = None  # the class of an own encoder
     role: str = ""  # what the method is, in a few words
     rows: str | None = None  # what of W its clients are sent
@@ -225,12 +228,10 @@ def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: 
             raise FedawsError(
                 f"{path} is of another run: {name!r} is {got}, wanted {want}; resume the run it belongs to"
             )
-        if not tensors[name].is_floating_point() and not _are_classes(tensors[name], len(start.W)):
+        if name == _NEIGHBORS and not _are_classes(tensors[name], len(start.W)):
             raise damaged(path, f"{name!r} has ids beyond {len(start.W)} classes")
-    device = start.W.device
-    parts: dict[str, Any] = {
-        part: {k: t.to(device) for k, t in _below(part, tensors).items()} for part in ("theta", *_MEMORIES)
-    }
+    tensors = {name: tensor.to(start.W.device) for name, tensor in tensors.items()}
+    parts: dict[str, Any] = {part: _below(part, tensors) for part in ("theta", *_MEMORIES)}
     bias = tensors.get("bias")
     return replace(start, round_num=facts.round, W=tensors["W"], bias=bias, loss=facts.loss, **parts)
 

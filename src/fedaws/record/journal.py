@@ -24,6 +24,7 @@ _ASKED_AGAIN = (
     "class_names",
     "own_encoder",
     "own_data",
+    "data",
     "own_method",
     "role",
     "start",

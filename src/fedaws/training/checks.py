@@ -124,7 +124,7 @@ def _client_of_each(data: FederatedData) -> Tensor:
 
 def warn_of_collapse(method: Method, history: list[dict[str, Any]], warn: Warn) -> None:
     """Once per run, when the largest cosine first passes the line."""
-    collapsed = [row["max_cosine"] > COLLAPSED for row in history]
+    collapsed = [row.get("max_cosine", 0.0) > COLLAPSED for row in history]
     if collapsed[-1] and sum(collapsed) == 1:
         row = history[-1]
         cure = "raise spread.weight" if method.spread else "method=fedaws keeps them apart"

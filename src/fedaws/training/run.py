@@ -26,7 +26,7 @@ from fedaws.sparse import Rows, SparseRows, is_scipy
 from fedaws.types import Params
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A trained (or half-trained) model that tells classes apart, with its history."""
 
@@ -79,6 +79,7 @@ class Run:
 
     def names_of(self, classes: Tensor) -> Any:
         """The names of classes as :meth:`identify` gives them, in lists of the same form; without names the numbers."""
+        classes = torch.as_tensor(classes)
         names: Sequence[Any] = self.class_names or range(len(self.W))
         return [self.names_of(c) for c in classes] if classes.ndim else names[int(classes)]
 
@@ -103,8 +104,13 @@ class Run:
         It has the next free number; all others keep theirs. θ stays as it is.
         """
         names = self.class_names or tuple(str(c) for c in range(len(self.W)))
-        if name in names:
-            raise FedawsError(f"there is a class {name!r} already; choose another name")
+        if not isinstance(name, str) or not name or name in names:
+            raise FedawsError(f"there is a class {name!r} already, or it is no name; choose another name")
+        if not self._on_sphere:
+            raise FedawsError(
+                f"train.last_step={self.config.train.last_step} made rows of unequal length, and no single one can "
+                "be added; train without it, or add the class to the data and train again"
+            )
         mean = self.embed(x).mean(0, keepdim=True)
         row = F.normalize(mean, dim=1) if self.config.model.normalize else mean
         bias = self.model.bias if self.model.bias is None else F.pad(self.model.bias, (0, 1))
@@ -117,14 +123,26 @@ class Run:
         """
         names = self.class_names or tuple(str(c) for c in range(len(self.W)))
         number = name if isinstance(name, int) else names.index(name) if name in names else -1
-        gone = self.model.bias is not None and self.model.bias[number] <= REMOVED
-        if not 0 <= number < len(self.W) or gone:
+        there = 0 <= number < len(self.W)
+        if not there or (self.model.bias is not None and self.model.bias[number] <= REMOVED):
             raise FedawsError(f"no class {name!r}; there are {len(self.W)}")
         W = self.W.clone()
         W[number] = 0
         bias = W.new_zeros(len(W)) if self.model.bias is None else self.model.bias.clone()
         bias[number] = REMOVED
         return self._with_rows(W, bias, tuple("" if c == number else n for c, n in enumerate(names)))
+
+    @property
+    def _on_sphere(self) -> bool:
+        """Whether all rows that are there have unit length, as training leaves them."""
+        lengths = torch.linalg.vector_norm(self.W, dim=1)
+        there = lengths > 0
+        return not self.config.model.normalize or bool((lengths[there] - 1).abs().max() < 1e-3)
+
+    def __repr__(self) -> str:
+        """Without the numbers: rows are people's templates."""
+        classes, dim = self.W.shape
+        return f"Run({self.config.name!r}, method={self.config.method!r}, {classes:,} classes in {dim} dimensions)"
 
     def save(self, folder: str | Path) -> Path:
         """Write the model as a run folder of its own that :func:`fedaws.load` reads."""

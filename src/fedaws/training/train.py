@@ -19,6 +19,7 @@ from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_input
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure, Model, TestSet
+from fedaws.evaluate.measures import check_names
 from fedaws.hashing import hash64
 from fedaws.machine.memory import keep_freed_memory
 from fedaws.machine.threads import shared_out
@@ -87,6 +88,7 @@ def train(
     cfg, reporter = _checked(config, data, encoder, method), reporter or Reporter()
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
     check_effects(cfg, own_data, own_encoder)
+    check_names(measures or ())
     cfg = _as_given(cfg, own_data, own_encoder)
     device = _prepare(cfg)
     if data is None:
@@ -107,6 +109,7 @@ def train(
         own_encoder=own_encoder,
         own_data=own_data,
         own_method=own_method,
+        data=data.digest() if own_data else None,
         encoder_name=type(encoder).__name__ if own_encoder else None,
         role=method.role,
         rows=method.rows,

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedaws.errors import FedawsError
 from fedaws.models import trainable
 from fedaws.record.folder import RunFolder
+from fedaws.tensor_files import read_safetensors
 from fedaws.types import Params
 
 if TYPE_CHECKING:
@@ -37,12 +36,12 @@ def weights_of(start: Any) -> Params:
     path = Path(start).expanduser()
     if path.is_dir():
         return RunFolder(path).load_model().theta
+    if not path.exists():
+        raise FedawsError(f"start: {path} does not exist; wanted a run folder or a .safetensors file")
     try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise FedawsError(f"start: {path} does not exist; wanted a run folder or a .safetensors file") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FedawsError(f"start: {path} is no sound .safetensors file: {' '.join(str(error).split())}") from None
+        return read_safetensors(path)[0]
+    except FedawsError as error:
+        raise FedawsError(f"start: {error}") from None
 
 
 @torch.no_grad()
