@@ -121,7 +121,10 @@ def test_a_suggested_run_sees_its_rows_at_least_eight_times(labels: int, rows: i
 
 def test_a_suggestion_is_a_command(cli: Cli) -> None:
     # 5,000 / 4 = 1,250 clients; 8 · 200,000 rows / (1,250 clients · 4 examples) = 320 rounds
-    command = "fedaws train yso-finna-en -s data.name=xc -s data.root=DIR -s clients.per_round=1250 -s train.rounds=320"
+    command = (
+        "fedaws train yso-finna-en -s data.name=xc -s data.root=DIR -s clients.per_round=1250 -s train.rounds=320 "
+        "-s train.evaluate_every=32 -s train.checkpoint_every=32"
+    )
     assert cli("presets", "--labels", 5000, "--rows", 200_000).out.splitlines()[0] == command
     assert json.loads(cli("presets", "--labels", 5000, "--rows", 200_000, "--json").out)["command"] == command
 

@@ -17,18 +17,25 @@ class Suggestion(NamedTuple):
     text: str
 
 
+_FEWEST = 100  # rounds: rows of W and the schedule want some
+
+
 def suggest(labels: int, rows: int) -> Suggestion:
     """The preset that did best on data of such a size, with a cohort and a number of rounds that see all of them.
 
     >>> suggest(labels=2000, rows=113_888).settings
-    ['clients.per_round=500', 'train.rounds=456']
+    ['clients.per_round=500', 'train.rounds=456', 'train.evaluate_every=45', 'train.checkpoint_every=45']
     """
     few = labels <= 1000
     preset = "delicious" if few else "yso-finna-en"
     per_round = min(50, labels) if few else min(4000, labels // 4)  # the part of the labels that the preset has
     step = 4  # clients.examples_per_step of both
-    rounds = max(100, math.ceil(EPOCHS * rows / (per_round * step)))
+    per_round = min(
+        per_round, max(10, math.ceil(EPOCHS * rows / (_FEWEST * step)))
+    )  # small sets: fewer clients a round
+    rounds = max(_FEWEST, math.ceil(EPOCHS * rows / (per_round * step)))
     settings = [f"clients.per_round={per_round}", f"train.rounds={rounds}"]
+    settings += [f"train.evaluate_every={max(1, rounds // 10)}", f"train.checkpoint_every={max(1, rounds // 10)}"]
     if labels <= 10:  # the presets push ten neighbours away
         settings.append("spread.neighbors=auto")
     words = [f"fedaws train {preset} -s data.name=xc -s data.root=DIR", *(f"-s {setting}" for setting in settings)]

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedaws.experiments.markdown import COLUMNS, Results, result_lines
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Plain texts under these headings."""
-    table = Table(*columns)
+    table = Table(Column(columns[0], no_wrap=True), *columns[1:])
     for row in rows:
         table.add_row(*map(escape, row))
     return table

@@ -93,7 +93,7 @@ class RunFolder:
         """Start a run here; refuses a folder that has one."""
         if self.started:
             raise FedawsError(
-                f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
+                f"{self.path} already holds a run; add --resume (resume=True) to go on, or choose another folder"
             )
         write_text(self.path / "config.toml", cfg.to_toml())
         write_text(self.metrics_file, "")

@@ -69,7 +69,8 @@ def train(
     method
         A method of your own; by default the one that `config.method` names.
     start
-        Weights to start from: another :class:`Run`, a run folder, a `.safetensors` file, or tensors by name.
+        θ to start from: that of another :class:`Run`, of a run folder or a `.safetensors` file, or tensors by name. For
+        W⁰ of your own give the method a `start`.
     measures
         Measures of your own by name: functions of a `Model` and a `TestSet` that give a number.
     folder
