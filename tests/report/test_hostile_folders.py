@@ -89,7 +89,6 @@ def test_a_line_that_is_no_row_is_left_out_with_a_notice(run: Path, row: str) ->
     assert "metrics.jsonl has 1 lines that cannot be read; left out" in page_of(run).text
 
 
-@pytest.mark.xfail(reason="two writers of one file share the name of its unfinished part", strict=False)
 def test_reports_that_are_written_at_once_are_all_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs_of(tmp_path, fedaws=[0.9])
     monkeypatch.setattr("fedaws.report.page.make_page", lambda collected: "page " * 100_000)

@@ -137,7 +137,6 @@ def test_it_is_loaded_as_it_was_trained(cfg: Config, tmp_path: Path) -> None:
     assert bits(fedaws.load(tmp_path / "run")) == bits(run)
 
 
-@pytest.mark.xfail(reason="the report asks for the role of every method by its name")
 def test_it_is_shown_in_a_report(cfg: Config, tmp_path: Path, cli: Callable[..., Any]) -> None:
     fedaws.train(config=cfg, method=mine(), measures=MEASURES, folder=tmp_path / "run")
     code, _, err = cli("report", tmp_path / "run", "-o", tmp_path / "page.html")

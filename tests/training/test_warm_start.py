@@ -101,7 +101,7 @@ def test_a_damaged_file_is_refused(tiny: Config, tmp_path: Path, size: int) -> N
     path = tmp_path / "weights.safetensors"
     save_file(weights_like(tiny), path)
     path.write_bytes(path.read_bytes()[:size])
-    assert "is no sound .safetensors file" in refusal(lambda: fedaws.train(config=tiny, start=path))
+    assert "no sound .safetensors file" in refusal(lambda: fedaws.train(config=tiny, start=path))
 
 
 def test_tensors_without_a_place_are_told_of(tiny: Config) -> None:

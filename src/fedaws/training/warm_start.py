@@ -41,7 +41,7 @@ def weights_of(start: Any) -> Params:
     try:
         return read_safetensors(path)[0]
     except FedawsError as error:
-        raise FedawsError(f"start: {error}") from None
+        raise FedawsError(f"start: no sound .safetensors file: {str(error).partition(';')[0]}; get it anew") from None
 
 
 @torch.no_grad()
