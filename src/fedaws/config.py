@@ -212,10 +212,19 @@ class SpreadConfig(_Told):
     """Subtract the rows' mean first."""
     whiten: bool = False
     """Then even out the rows' second moment; `moments` does both."""
+    whitening: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    """How much of the bounded whitening step is taken, at the start; it falls with the schedule."""
     every: Count | Literal["auto"] = "auto"
     """Rounds between centrings and whitenings; `auto`: until a quarter of the rows may have changed."""
     bounded: bool = True
     """Never a step that raises the regulariser; false: the paper's literal λη."""
+
+
+class PrivacyConfig(_Told):
+    """Who may see what."""
+
+    rows: Literal["clear", "private"] = "clear"
+    """`private`: a client keeps its class embedding, and tells of it inside sums over the cohort only."""
 
 
 class TrainConfig(_Told):
@@ -270,6 +279,7 @@ class Config(_Told):
     clients: ClientsConfig = ClientsConfig()
     server: ServerConfig = ServerConfig()
     spread: SpreadConfig = SpreadConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     train: TrainConfig = TrainConfig()
     options: dict[OptionName, Option] = Field(default_factory=dict)
     """An open table: settings that only the chosen method has."""
@@ -288,6 +298,12 @@ class Config(_Told):
             raise ValueError(
                 f"model.crowding={self.model.crowding:g}, train.enroll={self.train.enroll:g} need unit rows and "
                 "embeddings; set model.normalize=true"
+            )
+        if self.privacy.rows == "private" and (self.data.clients_per_class != 1 or self.train.last_step != "none"):
+            raise ValueError(
+                f"privacy.rows=private needs a client per class and no sums of single classes; got "
+                f"data.clients_per_class={self.data.clients_per_class}, train.last_step={self.train.last_step}; set "
+                "them to 1 and none"
             )
         if self.train.enroll and self.train.last_step != "none":
             raise ValueError(

@@ -20,7 +20,7 @@ class ServerState:
 
     round_num: int
     theta: Params
-    W: Tensor  # [C, d]
+    W: Tensor  # [C, d]; of private rows what the clients have kept, which only a simulation has in one place
     class_of: Tensor | None = None  # [clients] or [clients, k]
     optimizer: Memory = field(default_factory=dict)  # of the server's optimiser of θ; empty before its first step
     row_optimizer: Memory = field(default_factory=dict)  # of its optimiser of W, where clients train all of W
@@ -52,6 +52,7 @@ class Broadcast:
     shared: Tensor | None = None  # [C or S, d] an oracle's: all rows, or those of `classes`, which everybody gets
     classes: Tensor | None = None  # [S] whose rows are shared; None: everybody's, or none
     weights: Tensor | None = None  # [m] the server's weights of the clients; None: their own n_i, or 1
+    means: Memory | None = None  # of what all private rows told, the same to everybody; then W is what clients have kept
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Update:
     weights: Tensor  # [m] n_i, or 1
     loss: Tensor  # [m] mean local loss
     shared: Tensor | None = None  # the weighted mean change of the shared rows, where there are any
+    sums: Params | None = None  # what private rows tell, added up over the block; the server reads this and not W
 
 
 RunClients = Callable[[Broadcast], Iterable[Update]]

@@ -20,6 +20,7 @@ class Aggregate(NamedTuple):
     shared: Tensor | None  # the same mean of the changes of the shared rows, if there are any
     losses: Tensor  # [m] of the clients one by one,
     cohort: Tensor  # [m] who are these
+    sums: Params  # what their private rows tell, added up
 
 
 def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
@@ -33,6 +34,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
     """
     total, delta, loss = 0.0, Params(), 0.0
     shared: Tensor | None = None
+    sums = Params()
     tables: dict[str, list[tuple[float, Tensor]]] = {}
     cohorts, rows, weights, losses = [], [], [], []
     for update in updates:
@@ -46,13 +48,15 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
                 delta[name] = _mean_so_far(delta.get(name), change, weight / total)
         if update.shared is not None:
             shared = _mean_so_far(shared, update.shared, weight / total)
+        for name, part in (update.sums or {}).items():
+            sums[name] = sums[name] + part if name in sums else part
         cohorts.append(update.cohort)
         rows.append(update.W)
         weights.append(update.weights)
         losses.append(update.loss)
     if not cohorts:
         nobody = torch.empty(0, dtype=torch.int64, device=state.W.device)
-        return Aggregate({}, nobody, state.W[:0], float("nan"), None, state.W.new_empty(0), nobody)
+        return Aggregate({}, nobody, state.W[:0], float("nan"), None, state.W.new_empty(0), nobody, sums)
     delta |= {name: mean_rows(parts, total) for name, parts in tables.items()}
     cohort = torch.cat(cohorts)
     of_clients, all_rows, all_weights = state.classes(cohort), torch.cat(rows), torch.cat(weights)
@@ -60,7 +64,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
         all_weights = all_weights.repeat_interleave(of_clients.shape[1])
         all_rows, of_clients = all_rows.flatten(0, 1), of_clients.flatten()
     classes, class_rows = _rows_by_class(of_clients, all_rows, all_weights)
-    return Aggregate(delta, classes, class_rows, loss / total, shared, torch.cat(losses), cohort)
+    return Aggregate(delta, classes, class_rows, loss / total, shared, torch.cat(losses), cohort, sums)
 
 
 def _mean_so_far(mean: Tensor | None, change: Tensor, share: float) -> Tensor:

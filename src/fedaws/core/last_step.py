@@ -22,7 +22,7 @@ def make_last_step(cfg: Config, method: Method) -> LastStep | None:
     if method.last_step is not None:
         return method.last_step
     match cfg.train.last_step:
-        case "none" if cfg.train.enroll and method.rows in ("own", "all"):
+        case "none" if cfg.train.enroll and method.rows in ("own", "private", "all"):
             return LastStep(lambda W, sums: (enroll(W, sums.sums, cfg.train.enroll), None))
         case "none":
             return None

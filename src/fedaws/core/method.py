@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaws.core.optimizers import Optimizer
 from fedaws.errors import FedawsError
-from fedaws.types import Memory, Sums
+from fedaws.types import Memory, Params, Sums
 
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
 """(embeddings [B, d], the client's own row w [d]) → losses [B]. Both may have leading dimensions that broadcast."""
@@ -27,7 +27,7 @@ losses [B]."""
 StartRows = Callable[[Tensor], Tensor]
 """Random unit rows [C, d] → W⁰."""
 
-RowsKind = Literal["own", "fixed", "secret", "all"]
+RowsKind = Literal["own", "private", "fixed", "secret", "all"]
 
 
 class When(NamedTuple):
@@ -48,6 +48,18 @@ class Spread:
 
     step: Callable[[Tensor, Tensor, When, torch.Generator, Memory], Memory]
     init: Callable[[Tensor], Memory] = lambda W: {}
+
+
+@dataclass(frozen=True)
+class SumSpread:
+    """How clients keep `private` rows apart: each moves its own, by means over all rows.
+
+    `tell(rows)` gives, added up over these rows [m, d], what each tells of itself; `step(rows, means, factor)` moves each
+    row by itself, by the mean of what all told; `factor` is the schedule's.
+    """
+
+    tell: Callable[[Tensor], Params]
+    step: Callable[[Tensor, Params, float], Tensor]
 
 
 @dataclass(frozen=True)
@@ -81,12 +93,15 @@ class Method:
     role
         What it is, in a few words, as in "Baseline-1".
     rows
-        What of W a client is sent: its `own` row, which it trains; its own row, `fixed` for good; nothing, as its fixed
-        row is its `secret`; or `all` of W, which is then averaged like θ (only oracles and plain FedAvg do that).
+        What of W a client is sent: its `own` row, which it trains; nothing, as it trains and keeps its row itself, a
+        `private` one; its own row, `fixed` for good; nothing, as its fixed row is its `secret`; or `all` of W, which is
+        then averaged like θ (only oracles and plain FedAvg do that).
     loss
         An `OwnLoss`; for several own rows a `PlacedLoss`, for `all` rows a `SharedLoss`.
     spread
         The server's step on W after each round; None: no such step.
+    own_spread
+        The clients' steps on their `private` rows.
     server
         The server's optimiser of θ; None: as `[server]` says.
     start
@@ -106,6 +121,7 @@ class Method:
     rows: RowsKind
     loss: OwnLoss | PlacedLoss | SharedLoss
     spread: Spread | None = None
+    own_spread: SumSpread | None = None
     server: Optimizer | None = None
     start: StartRows = lambda rows: rows
     weighting: Weighting | None = None
@@ -116,10 +132,12 @@ class Method:
     def __post_init__(self) -> None:
         if self.rows not in get_args(RowsKind):
             raise FedawsError(f"method {self.name!r} has rows={self.rows!r}; wanted {', '.join(get_args(RowsKind))}")
+        if (self.rows == "private") != (self.own_spread is not None) or (self.own_spread and self.spread):
+            raise FedawsError(f"method {self.name!r}: own_spread is for rows='private', and spread for all others")
         if not callable(self.loss):
             raise FedawsError(f"method {self.name!r} has a {type(self.loss).__name__} as its loss; wanted a function")
 
     @property
     def trains_own_row(self) -> bool:
         """Whether a client moves the row that it has."""
-        return self.rows == "own"
+        return self.rows in ("own", "private")

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedaws.machine.blocks import ROWS
 
 _MOVED = 4
+_SMALLEST = 1e-6
 
 
 def due(every: int | Literal["auto"], round_num: int, num_classes: int, cohort: int | Literal["all"]) -> bool:
@@ -27,37 +28,54 @@ def due(every: int | Literal["auto"], round_num: int, num_classes: int, cohort: 
     return cohort == "all" or round_num % max(1, num_classes // (_MOVED * cohort)) == 0
 
 
-def center_(W: Tensor) -> Tensor:
-    r"""Subtract the rows' mean: the bounded step of eq. (7) with k = all, whose value is const + 2 ‖Σ w‖². O(C · d).
+def moments_(W: Tensor, center: bool = True, whiten: float = 1.0) -> Tensor:
+    r"""Centring, whitening, or one after the other, in place: the step that each row takes by itself, from two sums.
 
-    >>> center_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    `whiten` is the share β of the whitening step that is taken; 0: none.
+
+    >>> moments_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), whiten=0)
     tensor([[ 0.7071, -0.7071],
             [-0.7071,  0.7071]])
+    >>> W = torch.tensor([[1.0, 0.0], [0.6, 0.8]])  # σ² = 1.6 and 0.4, times (1 − 1/3)² and (1 − 1/12)²: 0.711, 0.336
+    >>> moments_(W, center=False) @ W[0]  # a cosine of 0.6 becomes (0.711 − 0.336) / (0.711 + 0.336)
+    tensor([1.0000, 0.3581])
     """
-    return subtract_(W, W.mean(0))
+    mean, second = W.mean(0), W.T @ W / len(W) if whiten else None
+    return apart_(W, mean if center else None, second, whiten)
+
+
+def apart_(W: Tensor, mean: Tensor | None, second: Tensor | None, whiten: float = 1.0) -> Tensor:
+    r"""What one row does with the rows' mean μ and second moment M; every row here does it by itself. O(d²) a row.
+
+    .. math:: v = \frac{w - \mu}{\|w - \mu\|}, \qquad w \leftarrow \frac{v - \beta Kv/3\lambda_1}{\|v - \beta Kv/3\lambda_1\|},
+              \qquad K = M - \mu\mu^T
+
+    with λ₁ the largest eigenvalue of K. Without M it is the bounded step of eq. (7) with k = all, whose value is const +
+    2 ‖Σ w‖²; without μ that of the frame potential Σ (w_c · w_y)² = ‖WᵀW‖². Neither rises (docs/bounded-step.md).
+    """
+    step = None
+    if second is not None:
+        step = _whitening(second if mean is None else second - torch.outer(mean, mean), whiten)
+    for rows, buffer in _blocks(W):
+        if mean is not None:
+            to_sphere_(rows, torch.sub(rows, mean, out=buffer))
+        if step is not None:
+            to_sphere_(rows, torch.mm(rows, step, out=buffer))
+    return W
+
+
+def _whitening(covariance: Tensor, share: float) -> Tensor:
+    """I − βK/3λ₁; of a K that rounding or noise has made indefinite the nearest that is not. Where all rows are one point
+    λ₁ is rounding alone: then the step is smaller, and centring has to do.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    shrunk = 1 - share * values.clamp_min(0) / (3 * values[-1].clamp_min(_SMALLEST))
+    return (vectors * shrunk) @ vectors.T
 
 
 def subtract_(W: Tensor, shift: Tensor) -> Tensor:
     """Take the same vector from every row; back on the sphere."""
-    for rows, buffer in _blocks(W):
-        to_sphere_(rows, torch.sub(rows, shift, out=buffer))
-    return W
-
-
-def whiten_(W: Tensor) -> Tensor:
-    r"""One bounded step on the frame potential Σ (w_c · w_y)² = ‖WᵀW‖², over all pairs and without a search. O(C · d²).
-
-    .. math:: W \leftarrow W - \tfrac{1}{3 \sigma^2} W (W^T W), \qquad \sigma = \|W\|_2
-
-    >>> W = torch.tensor([[1.0, 0.0], [0.6, 0.8]])  # σ² = 1.6 and 0.4, times (1 − 1/3)² and (1 − 1/12)²: 0.711, 0.336
-    >>> whiten_(W) @ W[0]  # a cosine of 0.6 becomes (0.711 − 0.336) / (0.711 + 0.336)
-    tensor([1.0000, 0.3581])
-    """
-    gram = W.T @ W
-    step = torch.eye(len(gram), dtype=W.dtype, device=W.device).sub_(gram, alpha=1 / (3 * largest_eigenvalue(gram)))
-    for rows, buffer in _blocks(W):
-        to_sphere_(rows, torch.mm(rows, step, out=buffer))
-    return W
+    return apart_(W, shift, None)
 
 
 def largest_eigenvalue(gram: Tensor) -> float:

@@ -22,7 +22,7 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.method import Spread, When
 from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say spreadout.nearest
 from fedaws.core.mining import nearest_known_
-from fedaws.core.moments import center_, due, largest_eigenvalue, subtract_, to_sphere_, whiten_
+from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
 from fedaws.core.pairs import Pair, hinge, make_pair
 from fedaws.machine import blocks
 from fedaws.types import Memory
@@ -171,10 +171,9 @@ def spread_(
     """
     step, pair = cfg.weight * lr, make_pair(cfg)
     for _ in range(cfg.steps):
-        if moments_due and (cfg.center or pair is None):
-            center_(W)
-        if moments_due and (cfg.whiten or pair is None):
-            whiten_(W)
+        if moments_due and (cfg.center or cfg.whiten or pair is None):
+            whiten = cfg.whiten or pair is None
+            moments_(W, cfg.center or pair is None, factor * cfg.whitening if whiten else 0)
         if pair is not None and step > 0:
             _pair_step_(W, cohort, cfg, pair, step, rng, factor, normalize, known)
     return W

@@ -10,9 +10,10 @@ from fedaws.config import Config
 from fedaws.core.embedding_tables import init_tables
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
+from fedaws.core.sums import nothing_heard
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
-from fedaws.types import Params, ServerState
+from fedaws.types import Memory, Params, ServerState
 
 
 def random_rows(cfg: Config, num_classes: int) -> Tensor:
@@ -73,10 +74,16 @@ def start_state(
         optimizer=server.init(dense) if dense else {},
         row_optimizer=init_tables(all_rows, cfg.server) if sampled else server.init(all_rows) if all_rows else {},
         tables=init_tables({k: theta[k] for k in tables}, cfg.server),
-        spread=method.spread.init(W) if method.spread else {},
+        spread=_spread_memory(method, W),
         weighting=method.weighting.init(W) if method.weighting else {},
         average={k: v.clone() for k, v in dense.items()} if cfg.server.average else {},
     )
+
+
+def _spread_memory(method: Method, W: Tensor) -> Memory:
+    if method.own_spread:
+        return nothing_heard(method.own_spread, W)
+    return method.spread.init(W) if method.spread else {}
 
 
 def server_optimizer(cfg: Config, method: Method) -> Optimizer:

@@ -111,7 +111,7 @@ class FedAwS(Strategy):
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
         self.method = method or method_of(self.config, ClassFacts())  # over Flower the server knows no facts of classes
-        if self.method.rows in ("all", "secret"):
+        if self.method.rows in ("all", "private", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
             )

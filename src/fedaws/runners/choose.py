@@ -10,6 +10,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.machine.threads import core_by_core
 from fedaws.models import batch_norms, by_batch_statistics, table_names
+from fedaws.runners.at_home import at_home
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
 from fedaws.runners.stacked import stacked
@@ -20,7 +21,11 @@ Runner = Literal["serial", "pooled", "stacked"]
 
 def make_runner(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     """The runner that the configuration names, or for `auto` the fastest that fits."""
-    name, encoder = choose(cfg, encoder), by_batch_statistics(encoder)
+    run_clients = _make(choose(cfg, encoder), cfg, method, data, by_batch_statistics(encoder))
+    return run_clients if method.own_spread is None else at_home(run_clients, cfg.train, method.own_spread)
+
+
+def _make(name: Runner, cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     match name:
         case "pooled":
             return pooled(cfg, method, data, encoder)

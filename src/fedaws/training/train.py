@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaws.config import Config, check_effects, parse
-from fedaws.core.algorithm import run_round
+from fedaws.core.algorithm import run_round, settled
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
@@ -132,7 +132,7 @@ def train(
                 method,
                 journal,
                 reporter,
-                model_of=lambda state: _model(cfg, data, encoder, state),
+                model_of=lambda state: _model(cfg, data, encoder, settled(state, cfg, method)),
                 test_of=lambda _: TestSet(data.x_test, data.y_test, data.label_weights),
                 checkpoint_every=cfg.train.checkpoint_every,
                 measures=measures or {},
@@ -200,6 +200,8 @@ def _loop(
         began = time.perf_counter()
         state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method)
         seconds = time.perf_counter() - began
+        if state.round_num == cfg.train.rounds:
+            state = settled(state, cfg, method)
         if last_step is not None and state.round_num == cfg.train.rounds:
             state = take_last_step(state, session.model_of(state).theta, last_step, ask)
         session.after_round(state, seconds)

@@ -2,7 +2,8 @@ r"""FedAwS (Yu, Rawat, Menon, Kumar, ICML 2020): Algorithm 1. A client trains θ
 
 .. math:: \ell(x) = \max(0,\ 0.9 - g(x) \cdot w_i)^2,
 
-and the server pushes the rows apart by what `[spread]` says: eq. (6), eq. (7) or another function of the rows.
+and the server pushes the rows apart by what `[spread]` says: eq. (6), eq. (7) or another function of the rows. With
+`privacy.rows = "private"` no row leaves its client, and each client pushes its own (`core/sums.py`).
 """
 
 from functools import partial
@@ -10,10 +11,13 @@ from functools import partial
 from fedaws.config import Config
 from fedaws.core import losses, spreadout
 from fedaws.core.method import Method
+from fedaws.core.sums import make_sum_spread
 from fedaws.types import ClassFacts
 
 
 def method(cfg: Config, _: ClassFacts | None) -> Method:
     """The paper's own."""
     loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    if cfg.privacy.rows == "private":
+        return Method("fedaws", "rows that stay at home", "private", loss, own_spread=make_sum_spread(cfg))
     return Method("fedaws", "the paper's", "own", loss, spread=spreadout.make_spread(cfg))
