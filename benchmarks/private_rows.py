@@ -5,8 +5,8 @@
 
 Each line has four tries on held-out training examples; the best one then trains on all of them with three seeds and is
 tested. A cell is a file in `--out`, written after every run: a killed benchmark goes on where it was. Omniglot is
-$FEDAWS_DATA/omniglot/omniglot28.npz (x [32460, 28, 28], y, drawer), voices $FEDAWS_DATA/audiomnist/audiomnist-logmel.npz
-(x [6000, 40, 64], speaker, repetition).
+$FEDAWS_DATA/omniglot/omniglot28.npz (x [32460, 28, 28], y, drawer), voices are
+$FEDAWS_DATA/audiomnist/audiomnist-logmel.npz (x [6000, 40, 64], speaker, repetition).
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -40,7 +40,7 @@ SEEDS = 3
 FEATURES = 4096
 
 
-# --- sets: examples, labels, and which part of each is for training, choosing (1) and testing (2) -----------------------
+# --- sets: examples, labels, and which part of each is for training (0), choosing (1) and testing (2) ----------------
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -83,7 +83,7 @@ def split(name: str, choosing: bool) -> FederatedData:
     return fedaws.from_arrays(x[train], y[train], x[test], y[test])
 
 
-# --- rows ---------------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def kernel_spread(width: float, whitening: float, features: int | None) -> Spread:
@@ -142,10 +142,10 @@ ROWS = {
     "`fixed`": settings(["method=fixed"], "server.lr", (0.01, 0.02, 0.05, 0.1)),
 }
 BASE = Config().with_(
-    model=dict(hidden=[256], embedding_dim=64),
-    clients=dict(lr=1.0, class_lr=0.1, examples_per_step=4),
-    server=dict(optimizer="muon", lr=0.02, momentum=0.9),
-    train=dict(rounds=200, evaluate_every=10_000, threads=1),
+    model={"hidden": [256], "embedding_dim": 64},
+    clients={"lr": 1.0, "class_lr": 0.1, "examples_per_step": 4},
+    server={"optimizer": "muon", "lr": 0.02, "momentum": 0.9},
+    train={"rounds": 200, "evaluate_every": 10_000, "threads": 1},
 )
 
 
@@ -155,43 +155,57 @@ def run(name: str, row: Row, number: int, seed: int, choosing: bool) -> dict[str
     cohort = [line for line in lines if line in COHORT]
     cfg = BASE.override([line for line in lines if line not in COHORT]).with_(seed=seed)
     if cohort:
-        cfg = cfg.with_(clients=dict(per_round=-(-data.num_classes // 4)), train=dict(rounds=4 * cfg.train.rounds))
+        per_round = -(-data.num_classes // 4)
+        cfg = cfg.with_(clients={"per_round": per_round}, train={"rounds": 4 * cfg.train.rounds})
     began = time.process_time()
     trained = fedaws.train(data, None, cfg, method=None if method is None else method(cfg))
     last = trained.metrics[-1]
-    return {"precision@1": last["precision@1"], "max_cosine": last["max_cosine"], "seconds": time.process_time() - began}
+    return {
+        "precision@1": last["precision@1"],
+        "max_cosine": last["max_cosine"],
+        "seconds": time.process_time() - began,
+    }
 
 
-def fill(cell: dict[str, list[Any]], name: str, row: Row, keep: Callable[[], None]) -> None:
+def fill(cell: dict[str, list[Any]], name: str, row: Row) -> Iterator[None]:
+    """Run what is missing of a cell; it can be kept after every run."""
     while len(cell["tries"]) < len(row.tries):
         cell["tries"].append(run(name, row, len(cell["tries"]), 0, choosing=True)["precision@1"])
-        keep()
+        yield
     best = max(range(len(row.tries)), key=cell["tries"].__getitem__)
     while len(cell["seeds"]) < SEEDS:
         cell["seeds"].append({"try": best} | run(name, row, best, len(cell["seeds"]), choosing=False))
-        keep()
+        yield
 
 
-# --- the page -----------------------------------------------------------------------------------------------------------
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def page(results: dict[str, Any]) -> str:
     lines = ["# Rows at home against rows in the clear", ""]
     lines += [
-        "Made by `python benchmarks/private_rows.py`. Test precision@1 in percent, mean ± deviation over three seeds; four tries for",
-        "each line on held-out training examples, the best of them tested. MLP with 256 hidden units, 64 dimensions, Muon, 200 rounds of",
-        "all clients, or 800 of a quarter of them. The last figure is the largest cosine between two classes. See",
-        "[private rows](../private-rows.md).",
+        "Made by `python benchmarks/private_rows.py`. Test precision@1 in percent, mean ± deviation over three seeds; four",
+        "tries for each line on held-out training examples, the best of them tested. MLP with 256 hidden units, 64",
+        "dimensions, Muon, 200 rounds of all clients, or 800 of a quarter of them. The last figure is the largest cosine",
+        "between two classes. See [private rows](../private-rows.md).",
     ]
     for name, rows in results["sets"].items():
-        lines += ["", f"## {name}", "", "| rows | the four tries | test precision@1 | largest cosine |", "|---|---|---:|---:|"]
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            "| rows | the four tries | test precision@1 | largest cosine |",
+            "|---|---|---:|---:|",
+        ]
         for label, cell in rows.items():
             if len(cell["seeds"]) < SEEDS:
                 continue
             values = [100 * seed["precision@1"] for seed in cell["seeds"]]
             tries = ", ".join(f"{100 * value:.1f}" for value in cell["tries"])
             cosine = f"{statistics.fmean(seed['max_cosine'] for seed in cell['seeds']):.2f}".replace("-", "−")
-            lines.append(f"| {label} | {tries} | {statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f} | {cosine} |")
+            lines.append(
+                f"| {label} | {tries} | {statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f} | {cosine} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -208,7 +222,8 @@ def main() -> None:
         for label in given.rows.split(";"):
             place = given.out / f"{name}-{list(ROWS).index(label)}.json"
             cell = json.loads(place.read_text()) if place.exists() else {"tries": [], "seeds": []}
-            fill(cell, name, ROWS[label], lambda place=place, cell=cell: write_text(place, json.dumps(cell) + "\n"))
+            for _ in fill(cell, name, ROWS[label]):
+                write_text(place, json.dumps(cell) + "\n")
             print(name, label, cell["tries"], [seed["precision@1"] for seed in cell["seeds"]], flush=True)
     stored = {
         name: {

@@ -52,7 +52,10 @@ class Broadcast:
     shared: Tensor | None = None  # [C or S, d] an oracle's: all rows, or those of `classes`, which everybody gets
     classes: Tensor | None = None  # [S] whose rows are shared; None: everybody's, or none
     weights: Tensor | None = None  # [m] the server's weights of the clients; None: their own n_i, or 1
-    means: Memory | None = None  # of what all private rows told, the same to everybody; then W is what clients have kept
+    means: Params | None = (
+        None  # of what all private rows tell, the same to everybody; then W is what clients have kept
+    )
+    heard: Tensor | None = None  # [m] whether what they told last has been added up
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Update:
     weights: Tensor  # [m] n_i, or 1
     loss: Tensor  # [m] mean local loss
     shared: Tensor | None = None  # the weighted mean change of the shared rows, where there are any
-    sums: Params | None = None  # what private rows tell, added up over the block; the server reads this and not W
+    sums: Params | None = None  # change of what private rows tell, added up over the block; the server reads no row
 
 
 RunClients = Callable[[Broadcast], Iterable[Update]]

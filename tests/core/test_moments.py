@@ -49,10 +49,14 @@ def test_blocks_of_any_size_give_the_step_on_the_whole(block: int, monkeypatch: 
     W = cone(53, 7)
     torch.testing.assert_close(moments.moments_(W.clone(), whiten=0), F.normalize(W - W.mean(0), dim=1))
     largest = torch.linalg.matrix_norm(W, 2) ** 2
-    torch.testing.assert_close(moments.moments_(W.clone(), center=False), F.normalize(W - W @ (W.T @ W) / (3 * largest), dim=1))
+    torch.testing.assert_close(
+        moments.moments_(W.clone(), center=False), F.normalize(W - W @ (W.T @ W) / (3 * largest), dim=1)
+    )
 
 
-@pytest.mark.parametrize("step", [partial(moments.moments_, whiten=0), partial(moments.moments_, center=False), moments.moments_])
+@pytest.mark.parametrize(
+    "step", [partial(moments.moments_, whiten=0), partial(moments.moments_, center=False), moments.moments_]
+)
 def test_no_step_makes_a_tensor_of_the_size_of_all_rows(
     step: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

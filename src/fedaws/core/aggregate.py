@@ -20,7 +20,7 @@ class Aggregate(NamedTuple):
     shared: Tensor | None  # the same mean of the changes of the shared rows, if there are any
     losses: Tensor  # [m] of the clients one by one,
     cohort: Tensor  # [m] who are these
-    sums: Params  # what their private rows tell, added up
+    sums: Params  # change of what their private rows tell, added up
 
 
 def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:

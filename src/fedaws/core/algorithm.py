@@ -20,7 +20,7 @@ from fedaws.core.optimizers import is_matrix
 from fedaws.core.sampling import sample_classes, sampled_change
 from fedaws.core.schedule import schedule
 from fedaws.core.start import server_optimizer
-from fedaws.core.sums import HEARD, hear, settle
+from fedaws.core.sums import HEARD, hear, means_of, nothing_heard
 from fedaws.errors import FedawsError
 from fedaws.types import Broadcast, Memory, Params, RunClients, ServerState, Update
 
@@ -46,7 +46,8 @@ def run_round(
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
     sent = broadcast(state, cohort, method.rows == "all", classes)
     if method.own_spread:
-        sent = replace(sent, means=state.spread)
+        means = means_of(method.own_spread, state.spread, state.W)
+        sent = replace(sent, means=means, heard=state.spread[HEARD][cohort])
     if method.weighting:
         sent = replace(sent, weights=_server_weights(state, method.weighting, cohort))
     finish = finish_round_ if in_place else finish_round
@@ -116,8 +117,7 @@ def finish_round_(
         moved = method.spread.step(W, total.classes, when, rng, memory)
         state = replace(state, spread=_same_kind(memory, moved, "spread"))
     if method.own_spread:
-        clients = len(state.W if state.class_of is None else state.class_of)
-        state = replace(state, spread=hear(state.spread, total.sums, len(total.cohort), clients))
+        state = replace(state, spread=hear(state.spread, total.sums, total.cohort))
     if method.weighting and len(total.cohort):
         state = replace(state, weighting=_learnt_weights(state, total, method))
     return replace(state, round_num=state.round_num + 1)
@@ -127,8 +127,9 @@ def settled(state: ServerState, cfg: Config, method: Method) -> ServerState:
     """The state with every private row after the step that it is owed: the rows as their owners would use them now."""
     if method.own_spread is None:
         return state
-    W = settle(method.own_spread, state.W, state.spread, cfg.train, state.round_num)
-    return replace(state, W=W, spread=state.spread | {HEARD: torch.zeros_like(state.spread[HEARD])})
+    means = means_of(method.own_spread, state.spread, state.W)
+    W = method.own_spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
+    return replace(state, W=W, spread=nothing_heard(method.own_spread, W, len(state.spread[HEARD])))
 
 
 def _server_weights(state: ServerState, weighting: Weighting, cohort: Tensor) -> Tensor:

@@ -47,11 +47,11 @@ def moments_(W: Tensor, center: bool = True, whiten: float = 1.0) -> Tensor:
 def apart_(W: Tensor, mean: Tensor | None, second: Tensor | None, whiten: float = 1.0) -> Tensor:
     r"""What one row does with the rows' mean μ and second moment M; every row here does it by itself. O(d²) a row.
 
-    .. math:: v = \frac{w - \mu}{\|w - \mu\|}, \qquad w \leftarrow \frac{v - \beta Kv/3\lambda_1}{\|v - \beta Kv/3\lambda_1\|},
-              \qquad K = M - \mu\mu^T
+    .. math:: v = \frac{w - \mu}{\|w - \mu\|}, \quad w \leftarrow \frac{v - \beta Kv/3\lambda_1}{\|\cdot\|}, \quad
+              K = M - \mu\mu^T
 
-    with λ₁ the largest eigenvalue of K. Without M it is the bounded step of eq. (7) with k = all, whose value is const +
-    2 ‖Σ w‖²; without μ that of the frame potential Σ (w_c · w_y)² = ‖WᵀW‖². Neither rises (docs/bounded-step.md).
+    with λ₁ the largest eigenvalue of K. Without M it is the bounded step of eq. (7) with k = all, whose value is const
+    + 2 ‖Σ w‖²; without μ that of the frame potential Σ (w_c · w_y)² = ‖WᵀW‖². Neither rises (docs/bounded-step.md).
     """
     step = None
     if second is not None:
@@ -65,12 +65,13 @@ def apart_(W: Tensor, mean: Tensor | None, second: Tensor | None, whiten: float 
 
 
 def _whitening(covariance: Tensor, share: float) -> Tensor:
-    """I − βK/3λ₁; of a K that rounding or noise has made indefinite the nearest that is not. Where all rows are one point
-    λ₁ is rounding alone: then the step is smaller, and centring has to do.
+    """I − βK/3λ₁; of a K that rounding or noise has made indefinite the nearest that is not. Where all rows are one
+    point λ₁ is rounding alone: then the step is smaller, and centring has to do.
     """
     values, vectors = torch.linalg.eigh(covariance)
     shrunk = 1 - share * values.clamp_min(0) / (3 * values[-1].clamp_min(_SMALLEST))
-    return (vectors * shrunk) @ vectors.T
+    step: Tensor = (vectors * shrunk) @ vectors.T
+    return step
 
 
 def subtract_(W: Tensor, shift: Tensor) -> Tensor:

@@ -74,15 +74,15 @@ def start_state(
         optimizer=server.init(dense) if dense else {},
         row_optimizer=init_tables(all_rows, cfg.server) if sampled else server.init(all_rows) if all_rows else {},
         tables=init_tables({k: theta[k] for k in tables}, cfg.server),
-        spread=_spread_memory(method, W),
+        spread=_spread_memory(method, W, len(W if class_of is None else class_of)),
         weighting=method.weighting.init(W) if method.weighting else {},
         average={k: v.clone() for k, v in dense.items()} if cfg.server.average else {},
     )
 
 
-def _spread_memory(method: Method, W: Tensor) -> Memory:
+def _spread_memory(method: Method, W: Tensor, clients: int) -> Memory:
     if method.own_spread:
-        return nothing_heard(method.own_spread, W)
+        return nothing_heard(method.own_spread, W, clients)
     return method.spread.init(W) if method.spread else {}
 
 
