@@ -184,10 +184,10 @@ def fill(cell: dict[str, list[Any]], name: str, row: Row) -> Iterator[None]:
 def page(results: dict[str, Any]) -> str:
     lines = ["# Rows at home against rows in the clear", ""]
     lines += [
-        "Made by `python benchmarks/private_rows.py`. Test precision@1 in percent, mean ± deviation over three seeds; four",
-        "tries for each line on held-out training examples, the best of them tested. MLP with 256 hidden units, 64",
-        "dimensions, Muon, 200 rounds of all clients, or 800 of a quarter of them. The last figure is the largest cosine",
-        "between two classes. See [private rows](../private-rows.md).",
+        "Made by `python benchmarks/private_rows.py`. Test precision@1 in percent, mean ± deviation over three seeds;",
+        "four tries for each line on held-out training examples, the best of them tested. MLP with 256 hidden units,",
+        "64 dimensions, Muon, 200 rounds of all clients, or 800 of a quarter of them. The last figure is the largest",
+        "cosine between two classes. See [private rows](../private-rows.md).",
     ]
     for name, rows in results["sets"].items():
         lines += [

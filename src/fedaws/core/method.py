@@ -55,8 +55,8 @@ class SumSpread:
     """How clients keep `private` rows apart: each moves its own, by means over all rows.
 
     `tell(rows)` gives, added up over these rows [m, d], what each tells of itself; `step(rows, means, factor)` moves
-    each row by itself, by the mean of what all told; `factor` is the schedule's. `unknown(d)` is what a row is taken to tell
-    that was not heard yet.
+    each row by itself, by the mean of what all told; `factor` is the schedule's. `unknown(d)` is what a row is taken to
+    tell that was not heard yet.
     """
 
     tell: Callable[[Tensor], Params]
