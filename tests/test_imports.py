@@ -20,6 +20,7 @@ ORDER: list[set[str]] = [
     {"runners", "evaluate"},
     {"record"},
     {"training"},
+    {"people"},
     {"report"},
     {"experiments"},
     {"flower"},

@@ -51,7 +51,8 @@ def refusal(action: Callable[[], object]) -> str:
 def test_a_person_is_the_direction_of_the_mean_of_unit_embeddings(path: Path) -> None:
     person = Gallery(path, DIGEST, 2).enroll("Ada", [[3.0, 0.0], [0.0, 0.5]], min_cohesion=-1)
     np.testing.assert_allclose(person.vector, [2**-0.5, 2**-0.5], rtol=1e-6)
-    assert (person.count, person.length) == (2, pytest.approx(2**-0.5))
+    assert person.count == 2
+    assert person.length == pytest.approx(2**-0.5)
 
 
 @settings(max_examples=25)
@@ -64,12 +65,13 @@ def test_adding_later_is_enrolling_together(tmp_path_factory: pytest.TempPathFac
     later.enroll("Ada", z[:2], min_cohesion=-1)
     person = later.add("Ada", z[2:], min_cohesion=-1)
     np.testing.assert_allclose(person.vector, together.vector, atol=1e-5)
-    assert (person.count, person.length) == (together.count, pytest.approx(together.length, abs=1e-6))
+    assert person.count == together.count
+    assert person.length == pytest.approx(together.length, abs=1e-6)
 
 
 def test_a_stranger_among_the_examples_is_refused_and_named(path: Path) -> None:
     gallery = Gallery(path, DIGEST, 3)
-    told = refusal(lambda: gallery.enroll("Ada", [[1, 0, 0], [1, 0.1, 0], [0, 0, 1], [1, 0, 0.1]]))
+    told = refusal(lambda: gallery.enroll("Ada", [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.1]]))
     assert "example 2 has a mean cosine of 0.03 with the others, wanted 0.2 or more" in told  # (0 + 0 + 0.0995) / 3
     assert not path.exists()
 
@@ -163,7 +165,9 @@ def test_somebody_between_two_is_nobody(gallery: Gallery) -> None:
 
 
 def test_the_nearest_come_best_first(gallery: Gallery) -> None:
-    assert gallery.nearest([0.6, 0.8, 0.0]) == [("Bo", pytest.approx(0.8)), ("Ada", pytest.approx(0.6))]
+    names, scores = zip(*gallery.nearest([0.6, 0.8, 0.0]), strict=True)
+    assert names == ("Bo", "Ada")
+    assert scores == pytest.approx((0.8, 0.6))
 
 
 def test_an_empty_gallery_knows_nobody(path: Path) -> None:
@@ -172,8 +176,8 @@ def test_an_empty_gallery_knows_nobody(path: Path) -> None:
 
 
 def test_without_any_threshold_nothing_is_decided(gallery: Gallery) -> None:
-    assert "'Ada' has no threshold of their own" in refusal(lambda: gallery.verify("Ada", [1.0, 0.0, 0.0]))
-    assert "'Ada' has no threshold of their own" in refusal(lambda: gallery.identify([1.0, 0.0, 0.0]))
+    assert "there is no threshold for 'Ada'" in refusal(lambda: gallery.verify("Ada", [1.0, 0.0, 0.0]))
+    assert "there is no threshold for 'Ada'" in refusal(lambda: gallery.identify([1.0, 0.0, 0.0]))
 
 
 def test_people_may_have_thresholds_of_their_own(gallery: Gallery) -> None:
@@ -183,6 +187,12 @@ def test_people_may_have_thresholds_of_their_own(gallery: Gallery) -> None:
     assert gallery.identify([0.8, 0.0, 0.6], threshold=0.7) == "Ada"  # what is given comes first
     gallery.set_thresholds({"Ada": None})
     assert gallery.people["Ada"].threshold is None
+
+
+def test_the_gallerys_threshold_is_for_those_who_have_none_of_their_own(gallery: Gallery, path: Path) -> None:
+    gallery.set_thresholds({"Ada": 0.9})
+    again = Gallery(path, DIGEST, 3, threshold=0.7)
+    assert (again.threshold_of("Ada"), again.threshold_of("Bo"), again.threshold_of("Ada", 0.1)) == (0.9, 0.7, 0.1)
 
 
 @pytest.mark.parametrize("value", [1.1, -2, float("nan"), float("inf")])

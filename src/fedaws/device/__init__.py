@@ -2,5 +2,6 @@
 
 from fedaws.device.errors import DeviceError
 from fedaws.device.gallery import Gallery, Person
+from fedaws.device.model import Device
 
-__all__ = ["DeviceError", "Gallery", "Person"]
+__all__ = ["Device", "DeviceError", "Gallery", "Person"]

@@ -68,10 +68,11 @@ class Gallery:
     (True, None)
     """
 
-    def __init__(self, path: str | Path, digest: str, dim: int) -> None:
+    def __init__(self, path: str | Path, digest: str, dim: int, threshold: float | None = None) -> None:
         if not _DIGEST.fullmatch(digest):
             raise DeviceError(f"digest={digest!r:.80}; wanted 16 to 64 hexadecimal digits")
         self.path, self.digest, self.dim = Path(path), digest, dim
+        self.threshold = _checked_threshold(threshold)
         self._people: dict[str, Person] = {}
         self._rows = np.empty((0, dim), np.float32)
         self._stamp: store.Stamp | None = None
@@ -154,7 +155,7 @@ class Gallery:
         return float(self._person(checked_name(name), self._people).vector @ self._pooled(z))
 
     def verify(self, name: str, z: ArrayLike, threshold: float | None = None) -> bool:
-        """Is this somebody? Without a threshold, by their own; several examples [n, d] are asked about as one."""
+        """Is this somebody? Several examples [n, d] are asked about as one; the threshold is :meth:`threshold_of`'s."""
         return self.score(name, z) >= self.threshold_of(name, threshold)
 
     def nearest(self, z: ArrayLike, k: int = 2) -> list[tuple[str, float]]:
@@ -181,12 +182,12 @@ class Gallery:
         return name if best >= limit and clear else None
 
     def threshold_of(self, name: str, threshold: float | None = None) -> float:
-        """The threshold that holds for somebody: the given one, else their own."""
+        """The threshold that holds for somebody: the given one, their own, or the gallery's."""
         own = self._person(checked_name(name), self._people).threshold
-        limit = _checked_threshold(threshold) if threshold is not None else own
+        limit = next((t for t in (_checked_threshold(threshold), own, self.threshold) if t is not None), None)
         if limit is None:
             raise DeviceError(
-                f"{name!r} has no threshold of their own; give one, measured on people who took no part in training"
+                f"there is no threshold for {name!r}; give one, measured on people who took no part in training"
             )
         return limit
 
@@ -243,6 +244,15 @@ class Gallery:
         rows = [person.vector for person in people.values()]
         self._people, self._stamp = people, stamp
         self._rows = np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
+
+
+def remove(path: str | Path, name: str) -> int:
+    """Forget somebody without having the model; gives how many people are left."""
+    content, _ = store.read(Path(path), _LARGEST)
+    facts, _ = _facts(content, Path(path))
+    gallery = Gallery(path, facts["digest"], facts["dim"])
+    gallery.remove(name)
+    return len(gallery)
 
 
 def checked_name(name: str) -> str:
@@ -307,16 +317,8 @@ def _packed(people: Mapping[str, Person], digest: str, dim: int) -> bytes:
 
 
 def _unpacked(content: bytes, path: Path, digest: str, dim: int) -> dict[str, Person]:
-    try:
-        facts, vectors = _parts(content)
-        made_with, made_dim, listed = facts["digest"], facts["dim"], facts["people"]
-        if not isinstance(made_with, str) or not _DIGEST.fullmatch(made_with):
-            raise ValueError("no digest of a model")
-    except DeviceError:
-        raise
-    except Exception as error:  # json, safetensors and NumPy meet damaged bytes with any of a dozen exceptions
-        why = " ".join(str(error).split())[:120] or type(error).__name__
-        raise _damaged(path, why) from None
+    facts, vectors = _facts(content, path)
+    made_with, made_dim, listed = facts["digest"], facts["dim"], facts["people"]
     if (made_with, made_dim) != (digest, dim):
         raise DeviceError(
             f"{path} was made with another model or preprocessing ({made_with[:12]}…, this is {digest[:12]}…); "
@@ -332,6 +334,14 @@ def _unpacked(content: bytes, path: Path, digest: str, dim: int) -> dict[str, Pe
     if len(named) != len(people):
         raise _damaged(path, "two people of one name")
     return named
+
+
+def _facts(content: bytes, path: Path) -> tuple[dict[str, Any], Vector]:
+    try:
+        return _parts(content)
+    except Exception as error:  # json, safetensors and NumPy meet damaged bytes with any of a dozen exceptions
+        why = " ".join(str(error).split())[:120] or type(error).__name__
+        raise _damaged(path, why) from None
 
 
 def _parts(content: bytes) -> tuple[dict[str, Any], Vector]:
@@ -352,6 +362,8 @@ def _parts(content: bytes) -> tuple[dict[str, Any], Vector]:
     facts = json.loads(text)
     if not isinstance(facts, dict) or type(facts["dim"]) is not int or not isinstance(facts["people"], list):
         raise ValueError("its facts make no sense")
+    if not isinstance(facts["digest"], str) or not _DIGEST.fullmatch(facts["digest"]):
+        raise ValueError("no digest of a model")
     return facts, vectors
 
 
