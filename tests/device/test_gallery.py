@@ -71,14 +71,22 @@ def test_adding_later_is_enrolling_together(tmp_path_factory: pytest.TempPathFac
 
 def test_a_stranger_among_the_examples_is_refused_and_named(path: Path) -> None:
     gallery = Gallery(path, DIGEST, 3)
-    told = refusal(lambda: gallery.enroll("Ada", [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.1]]))
+    told = refusal(
+        lambda: gallery.enroll("Ada", [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.1]], 0.2)
+    )
     assert "example 2 has a mean cosine of 0.03 with the others, wanted 0.2 or more" in told  # (0 + 0 + 0.0995) / 3
     assert not path.exists()
 
 
 def test_added_examples_are_held_against_the_earlier_ones(gallery: Gallery) -> None:
-    assert "example 0 has a mean cosine of 0.00" in refusal(lambda: gallery.add("Bo", [[1.0, 0.0, 0.0]]))
+    assert "example 0 has a mean cosine of 0.00" in refusal(lambda: gallery.add("Bo", [[1.0, 0.0, 0.0]], 0.2))
     assert gallery.people["Bo"].count == 2
+
+
+def test_an_example_that_points_away_from_the_others_is_refused_by_default(path: Path) -> None:
+    gallery = Gallery(path, DIGEST, 2)
+    assert "wanted 0 or more" in refusal(lambda: gallery.enroll("Ada", [[1.0, 0.0], [1.0, 0.1], [-0.1, 1.0]]))
+    assert gallery.enroll("Ada", [[1.0, 0.0], [1.0, 0.1], [0.1, 1.0]]).count == 3
 
 
 def test_nobody_is_enrolled_twice(gallery: Gallery) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 import fedaws
 from fedaws.data.sources.digits import digits
+from fedaws.evaluate.error_rates import Figure, Threshold
 
 Array = NDArray[np.float32]
 
@@ -34,3 +35,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture(scope="session")
 def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fedaws.export(trained.run, tmp_path_factory.mktemp("exported") / "phone")
+
+
+@pytest.fixture(scope="session")
+def exported_with_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a measured threshold, and with the rows of W."""
+    folder = tmp_path_factory.mktemp("exported") / "all"
+    measured = Threshold(0.75, Figure(0.01, 0.0, 0.03), Figure(0.2, 0.1, 0.3), people=5)
+    return fedaws.export(trained.run, folder, threshold=measured, with_rows=True)

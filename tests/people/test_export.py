@@ -1,6 +1,7 @@
 """What goes to a device decides as the package does, and has nobody's row unless asked."""
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from safetensors.numpy import load_file
 
 import fedaws
 from fedaws.device import Device, DeviceError
-from fedaws.evaluate.error_rates import Figure, Threshold
 from fedaws.people.digest import model_digest
+from fuzz.mutations import mutated
 from helpers import refusal
 from people.conftest import Trained
 
@@ -72,14 +73,13 @@ def test_bytes_of_pictures_are_scaled_inside(tmp_path: Path) -> None:
     assert "x is float64; wanted uint8 [examples, 3, 12, 12]" in device_refusal(lambda: device.embed(x / 255))
 
 
-def test_no_row_of_anybody_is_exported_unless_asked(trained: Trained, exported: Path, tmp_path: Path) -> None:
+def test_no_row_of_anybody_is_exported_unless_asked(trained: Trained, exported: Path, exported_with_all: Path) -> None:
     assert sorted(file.name for file in exported.iterdir()) == ["encoder.onnx", "model.json"]
     content = (exported / "encoder.onnx").read_bytes()
     assert not any(row.numpy().tobytes() in content for row in trained.run.W)
-    fedaws.export(trained.run, tmp_path / "with", with_rows=True)
-    rows = load_file(tmp_path / "with" / "people.safetensors")["vectors"]
+    rows = load_file(exported_with_all / "people.safetensors")["vectors"]
     np.testing.assert_allclose(rows, trained.run.W.numpy(), atol=1e-6)
-    assert list(Device.load(tmp_path / "with").gallery.people) == ["0", "1", "2", "3", "4"]
+    assert list(Device.load(exported_with_all).gallery.people) == ["0", "1", "2", "3", "4"]
 
 
 def test_the_file_does_not_tell_whose_machine_it_was_made_on(exported: Path) -> None:
@@ -101,10 +101,9 @@ def test_small_weights_are_small_and_nearly_the_same(trained: Trained, exported:
     assert "enrol again" in device_refusal(lambda: Device.load(small))
 
 
-def test_a_measured_threshold_is_the_devices_default(trained: Trained, tmp_path: Path) -> None:
-    measured = Threshold(0.75, Figure(0.01, 0.0, 0.03), Figure(0.2, 0.1, 0.3), people=5)
-    device = Device.load(fedaws.export(trained.run, tmp_path / "phone", threshold=measured))
-    told = json.loads((tmp_path / "phone" / "model.json").read_text())["threshold"]
+def test_a_measured_threshold_is_the_devices_default(trained: Trained, exported_with_all: Path, tmp_path: Path) -> None:
+    device = Device.load(exported_with_all, tmp_path / "people")
+    told = json.loads((exported_with_all / "model.json").read_text())["threshold"]
     assert told["far"] == {"value": 0.01, "low": 0.0, "high": 0.03}
     device.enroll("Ada", trained.x_test[:1])
     assert device.gallery.threshold_of("Ada") == 0.75
@@ -191,6 +190,19 @@ def test_a_model_json_that_makes_no_sense_is_refused(phone: Path, change: dict[s
     facts = json.loads((phone / "model.json").read_text())
     (phone / "model.json").write_text(json.dumps(facts | change))
     device_refusal(lambda: Device.load(phone))
+
+
+def test_damaged_folders_are_loaded_or_refused_in_one_line(phone: Path) -> None:
+    facts = (phone / "model.json").read_bytes()
+    for case in range(200):
+        (phone / "model.json").write_bytes(mutated(random.Random(f"device {case}"), facts))
+        try:
+            Device.load(phone)
+        except DeviceError as error:
+            told = str(error)
+        else:
+            told = "loaded"
+        assert told.isprintable()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "{}", "\xff", "1" * 5000])

@@ -53,7 +53,7 @@ def enroll_command(
     model: ModelFolder,
     add: Annotated[bool, typer.Option("--add", help="More examples of somebody who is enrolled.")] = False,
     min_cohesion: Annotated[
-        float | None, typer.Option(help="The least mean cosine of an example with the person's others; 0.2 by default.")
+        float | None, typer.Option(help="The least mean cosine of an example with the person's others; 0 by default.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
@@ -200,7 +201,7 @@ def _with_small_weights(content: bytes) -> bytes:
         scale = np.where(largest > 0, largest / 127, 1).astype(np.float32)
         steps = np.round(values / scale.reshape(-1, *[1] * (values.ndim - 1))).astype(np.int8)
         graph.initializer.remove(weight)
-        parts = {f"{weight.name}.int8": steps, f"{weight.name}.scale": scale}
+        parts: dict[str, NDArray[Any]] = {f"{weight.name}.int8": steps, f"{weight.name}.scale": scale}
         graph.initializer.extend(numpy_helper.from_array(part, name) for name, part in parts.items())
         first.append(helper.make_node("DequantizeLinear", list(parts), [weight.name], axis=0))
     steps_after = list(graph.node)
