@@ -12,7 +12,7 @@ SOURCE = Path(fedaws.__file__).parent
 
 # From the words that everybody uses to the command line: a part imports only from parts in rows above its own.
 ORDER: list[set[str]] = [
-    {"errors", "types", "sparse", "hashing", "presets"},
+    {"errors", "types", "sparse", "hashing", "presets", "device"},
     {"files"},
     {"config", "tensor_files"},
     {"machine"},
@@ -20,6 +20,7 @@ ORDER: list[set[str]] = [
     {"runners", "evaluate"},
     {"record"},
     {"training"},
+    {"people"},
     {"report"},
     {"experiments"},
     {"flower"},

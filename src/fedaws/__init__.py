@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fedaws.evaluate import Model as Model
     from fedaws.evaluate import TestSet as TestSet
     from fedaws.experiments.compare import compare as compare
+    from fedaws.people.export import export as export
+    from fedaws.people.gallery import Gallery as Gallery
     from fedaws.training.run import Run as Run
     from fedaws.training.run import load as load
     from fedaws.training.session import Reporter as Reporter
@@ -31,6 +33,7 @@ _HOMES = {
     "Config": "fedaws.config",
     "FedawsError": "fedaws.errors",
     "FederatedData": "fedaws.data",
+    "Gallery": "fedaws.people.gallery",
     "Method": "fedaws.core.method",
     "Model": "fedaws.evaluate",
     "Reporter": "fedaws.training.session",
@@ -41,6 +44,7 @@ _HOMES = {
     "config": "fedaws",
     "core": "fedaws",
     "data": "fedaws",
+    "export": "fedaws.people.export",
     "from_arrays": "fedaws.data",
     "from_dataset": "fedaws.data",
     "from_sparse": "fedaws.data",

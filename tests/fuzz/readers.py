@@ -30,6 +30,7 @@ from fedaws.data.sources.cifar import SETS, cifar
 from fedaws.data.sources.images import images
 from fedaws.data.sources.xc import _read, some_rows, to_arrays, to_split
 from fedaws.data.sources.xc_text import Matrices, read_text
+from fedaws.evaluate.trials import compared, read_scores, read_trials
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.settings import run_settings
 from fedaws.record.folder import RunFolder
@@ -249,6 +250,25 @@ def any_way(rng: random.Random, content: bytes) -> bytes:
     return rng.choice([mutated, inside_safetensors, with_checksums])(rng, content)
 
 
+def make_trials(folder: Path) -> None:
+    (folder / "kaldi").write_text("ada ada/5.wav target\nada bo/1.wav nontarget\n")
+    (folder / "voxceleb").write_text("1 ada ada/5.wav\n0 ada bo/1.wav\n")
+    (folder / "lfw").write_text("1 1\nAda 1 4\nAda 2 Bo 1\n")
+
+
+def read_lists(folder: Path) -> None:
+    for path in folder.iterdir():
+        read_trials(path)
+
+
+def make_scores(folder: Path) -> None:
+    (folder / "scores").write_text("ada/1 ada/5.wav 0.75 target\nada/1 bo/1.wav -1e-3\n")
+
+
+def read_score_file(folder: Path) -> None:
+    compared(read_scores(folder / "scores"))
+
+
 READERS = {
     "npz": Reader(make_npz, read_npz),
     "npz inside": Reader(make_npz, read_npz, damage=inside_npz),
@@ -269,6 +289,8 @@ READERS = {
     "versions": Reader(make_run, read_run, "made_with.json"),
     "config of a run": Reader(make_run, lambda folder: RunFolder(folder).config(), "config.toml"),
     "config": Reader(make_config, lambda folder: configuration.load(str(folder / "c.toml"))),
+    "trial lists": Reader(make_trials, read_lists),
+    "scores": Reader(make_scores, read_score_file),
     "federation": Reader(make_federation, lambda folder: read_federation(folder / "federation.toml")),
     "flower settings": Reader(make_settings, read_settings),
 }

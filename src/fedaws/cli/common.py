@@ -22,6 +22,9 @@ _EXTRAS = {
     "tensorboard": "tensorboard",
     "faiss": "index",
     "PIL": "images",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
 }
 """Modules that not everybody has, and the extra that brings them."""
 

@@ -15,6 +15,7 @@ import typer
 from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
+from fedaws.cli import people as cli_people
 from fedaws.cli.common import Json, Settings, Source, configured, print_error, print_json, reported, user_errors
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
@@ -290,6 +291,8 @@ def reproduce_command(
             if not show:
                 console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
 
+
+cli_people.register(app)
 
 # click's class of all wrong usage; typer has it under a module of its own in some versions, but always as this one.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])

@@ -17,7 +17,7 @@ Labels = NDArray[np.int64]
 
 # Pillow reads more, some of it through programs of others.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 _LARGEST = 1 << 28  # bytes of a file
 _PIXELS = 1 << 24  # that any image may have, and a large file this many for each of its bytes:
 _PER_BYTE = 100
@@ -69,9 +69,9 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES and not f.name.startswith("."))
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and not f.name.startswith("."))
     if not files:
-        raise FedawsError(f"{folder} has no images ({' '.join(sorted(_SUFFIXES))}); add some or remove the folder")
+        raise FedawsError(f"{folder} has no images ({' '.join(sorted(SUFFIXES))}); add some or remove the folder")
     return files
 
 
@@ -85,14 +85,14 @@ def _read_all(
 ) -> tuple[Pictures, Labels]:
     """The images straight into the array that is returned; `shape` is what they must have, or None for the first's."""
     first = files[0][0]
-    shape = shape or ((3, size, size) if size else _read(first, None).shape)
+    shape = shape or ((3, size, size) if size else read_image(first, None).shape)
     try:
         x = np.empty((len(files), *shape), np.uint8)
     except (MemoryError, ValueError):
         fix = "lower data.image_size" if size else "set a small data.image_size"
         raise FedawsError(f"{len(files):,} images of {_extent(shape)} do not fit into memory; {fix}") from None
     for i, (path, _) in enumerate(files):
-        image = _read(path, size)
+        image = read_image(path, size)
         if image.shape != shape:
             raise FedawsError(
                 f"{path} has {_extent(image.shape)} pixels, images before it {_extent(shape)}; "
@@ -106,7 +106,7 @@ def _extent(shape: tuple[int, ...]) -> str:
     return f"{shape[2]:,} × {shape[1]:,}"  # width × height
 
 
-def _read(path: Path, size: int | None) -> Pictures:
+def read_image(path: Path, size: int | None) -> Pictures:
     """One image, [3, H, W]."""
     try:
         with open_regular(path, _LARGEST) as file, warnings.catch_warnings():

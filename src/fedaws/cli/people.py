@@ -1,0 +1,293 @@
+"""`fedaws enroll | verify | identify | remove | trials | export`: people after training."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedaws.cli import console
+from fedaws.cli.common import Json, print_json, user_errors
+from fedaws.cli.tables import text_table
+from fedaws.errors import FedawsError
+
+if TYPE_CHECKING:
+    from fedaws.evaluate.error_rates import Comparisons, Threshold
+    from fedaws.evaluate.trials import Scored
+    from fedaws.people.gallery import Gallery
+
+GalleryFile = Annotated[Path, typer.Argument(metavar="GALLERY", help="The file of who is enrolled.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Any text without control characters.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE…", help="Examples of one person: .npz files with an array x, pictures, or folders."),
+]
+ModelFolder = Annotated[
+    Path, typer.Option("--model", "-m", metavar="RUN|EXPORTED", help="A run folder, or one by `fedaws export`.")
+]
+Limit = Annotated[
+    float | None,
+    typer.Option("--threshold", "-t", help="Accept from this score on; else the person's own or the exported one."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("enroll", epilog="Example: fedaws enroll people.safetensors Ada ada/*.npz -m runs/first")(
+        enroll_command
+    )
+    app.command("verify", epilog="Example: fedaws verify people.safetensors Ada new.npz -m runs/first -t 0.6")(
+        verify_command
+    )
+    app.command("identify", epilog="Example: fedaws identify people.safetensors new.npz -m runs/first -t 0.6")(
+        identify_command
+    )
+    app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
+    app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
+    app.command("export", epilog="Example: fedaws export runs/first --out phone --quantize int8")(export_command)
+
+
+def enroll_command(
+    gallery: GalleryFile,
+    name: Name,
+    files: Files,
+    model: ModelFolder,
+    add: Annotated[bool, typer.Option("--add", help="More examples of somebody who is enrolled.")] = False,
+    min_cohesion: Annotated[
+        float | None, typer.Option(help="The least mean cosine of an example with the person's others; 0 by default.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Enrol somebody, who need not have been in the training, by a few examples; no training is needed."""
+    with user_errors():
+        people, x = _opened(gallery, model, files)
+        given = {} if min_cohesion is None else {"min_cohesion": min_cohesion}
+        person = people.add(name, x, **given) if add else people.enroll(name, x, **given)
+        if json:
+            print_json({"name": person.name, "examples": person.count, "people": len(people)})
+        else:
+            print(f"{person.name}: {person.count} examples; {len(people)} enrolled in {gallery}")
+
+
+def verify_command(
+    gallery: GalleryFile, name: Name, files: Files, model: ModelFolder, threshold: Limit = None, json: Json = False
+) -> None:
+    """Is this who they say? Exit code 1 if not. Several examples are asked about as one."""
+    with user_errors():
+        people, x = _opened(gallery, model, files)
+        score, limit = people.score(name, x), people.threshold_of(name, threshold)
+        accepted = score >= limit
+        if json:
+            print_json({"name": name, "accepted": accepted, "score": score, "threshold": limit})
+        else:
+            print(f"{'yes' if accepted else 'no'}: {name} scores {score:.3f}, threshold {limit:.3f}")
+        raise typer.Exit(0 if accepted else 1)
+
+
+def identify_command(
+    gallery: GalleryFile,
+    files: Files,
+    model: ModelFolder,
+    threshold: Limit = None,
+    margin: Annotated[float, typer.Option(help="The least lead over the second.")] = 0.0,
+    json: Json = False,
+) -> None:
+    """Who is this? Exit code 1 for nobody who is enrolled. Several examples are asked about as one."""
+    with user_errors():
+        people, x = _opened(gallery, model, files)
+        found = people.identify(x, threshold, margin)
+        nearest = people.nearest(x)
+        if json:
+            scores = [{"name": name, "score": score} for name, score in nearest]
+            limit = people.threshold_of(nearest[0][0], threshold) if nearest else threshold
+            print_json({"name": found, "nearest": scores, "threshold": limit, "margin": margin})
+        else:
+            shown = ", ".join(f"{name} {score:.3f}" for name, score in nearest) or "nobody is enrolled"
+            print(f"{'nobody' if found is None else found} (nearest: {shown})")
+        raise typer.Exit(1 if found is None else 0)
+
+
+def remove_command(gallery: GalleryFile, name: Name, json: Json = False) -> None:
+    """Forget somebody: nothing of them is left in the gallery. The model is not needed."""
+    with user_errors():
+        from fedaws.device.errors import DeviceError
+        from fedaws.device.gallery import remove
+
+        try:
+            left = remove(gallery, name)
+        except DeviceError as error:
+            raise FedawsError(str(error)) from None
+        print_json({"removed": name, "people": left}) if json else print(f"{name} is gone; {left} left in {gallery}")
+
+
+def trials_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|EXPORTED|SCORES", help="A model's folder, or a file of scores of the list.")
+    ],
+    trials: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LIST",
+            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y.",
+        ),
+    ],
+    files: Annotated[
+        Path | None, typer.Option(help="The folder of the list's files; the list's own by default.")
+    ] = None,
+    enroll: Annotated[int, typer.Option(min=1, help="With .npz: examples that enrol a person, the first ones.")] = 5,
+    far: Annotated[float | None, typer.Option(help="Also the threshold for this false acceptance rate.")] = None,
+    frr: Annotated[float | None, typer.Option(help="Or for this false rejection rate.")] = None,
+    p_target: Annotated[float, typer.Option(help="Of minDCF.")] = 0.01,
+    draws: Annotated[int, typer.Option(min=1, help="Of the bootstrap over people.")] = 300,
+    out: Annotated[Path | None, typer.Option("--out", metavar="SCORES", help="Write the list's scores here.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure error rates on people who took no part in training, with intervals over people."""
+    with user_errors():
+        from fedaws.evaluate.error_rates import min_cllr, threshold_for
+        from fedaws.evaluate.trials import write_scores
+
+        if trials.suffix.lower() == ".npz":
+            if out is not None:
+                raise FedawsError("--out writes the scores of a list; an .npz has no names for them")
+            found, sure = _compared_all(source, trials, enroll), True
+        else:
+            scores = _scored(source, trials, files or trials.parent)
+            found, sure = _compared(scores)
+            if out is not None:
+                write_scores(out, scores)
+        measured = _figures(found, sure, far, p_target, draws)
+        told: dict[str, Any] = {"targets": len(found.targets), "nontargets": len(found.nontargets), **measured}
+        told["min_cllr"] = {"value": min_cllr(found.targets, found.nontargets), "low": None, "high": None}
+        if far is not None or frr is not None:
+            if not sure:
+                raise FedawsError(
+                    "a threshold is measured over people; name examples person/file, of five people or more"
+                )
+            told["threshold"] = _threshold_dict(threshold_for(found, far=far, frr=frr, draws=draws))
+        print_json(told) if json else _show(told)
+
+
+def export_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where encoder.onnx and model.json go.")],
+    quantize: Annotated[str | None, typer.Option(help="int8: weights of eight bits, a quarter of the size.")] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="What `fedaws trials … --far … --json` printed.")
+    ] = None,
+    with_rows: Annotated[
+        bool, typer.Option("--with-rows", help="Also the rows of W, as enrolled people: templates of everybody.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write the encoder for devices, as ONNX for `fedaws.device` (no torch) or any other runtime."""
+    with user_errors():
+        if quantize not in (None, "int8"):
+            raise FedawsError(f"--quantize {quantize}; wanted int8, or nothing")
+        from fedaws.people.export import export, read_threshold
+        from fedaws.training.run import load
+
+        threshold = None if thresholds is None else read_threshold(thresholds)
+        loaded = load(run)
+        folder = export(loaded, out, quantize="int8" if quantize else None, threshold=threshold, with_rows=with_rows)
+        size = (folder / "encoder.onnx").stat().st_size
+        if json:
+            print_json({"folder": str(folder), "bytes": size, "quantized": quantize})
+        else:
+            print(f"{folder / 'encoder.onnx'} ({size:,} bytes) and model.json are written")
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _opened(gallery: Path, model: Path, files: list[Path]) -> "tuple[Gallery, Any]":
+    """The gallery and the examples."""
+    from fedaws.people.gallery import Gallery
+    from fedaws.people.inputs import load_model, read_examples
+
+    loaded = load_model(model)
+    return Gallery(gallery, loaded), read_examples(files, loaded)
+
+
+def _compared_all(source: Path, path: Path, enroll: int) -> "Comparisons":
+    from fedaws.evaluate.error_rates import comparisons
+    from fedaws.people.gallery import embeddings_of
+    from fedaws.people.inputs import load_model, read_people
+
+    x, people = read_people(path)
+    return comparisons(embeddings_of(load_model(source), x), people, enroll)
+
+
+def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":
+    from fedaws.evaluate.trials import labelled, read_scores, read_trials
+    from fedaws.people.inputs import load_model
+    from fedaws.people.scoring import score_files
+
+    known = read_trials(trials)
+    if source.is_file():
+        return labelled(read_scores(source), known)
+    return score_files(load_model(source), known, folder)
+
+
+def _compared(scores: "list[Scored]") -> "tuple[Comparisons, bool]":
+    """The comparisons, and whether their people are known; without, every name is taken for a person of its own."""
+    import numpy as np
+
+    from fedaws.evaluate.error_rates import Comparisons
+    from fedaws.evaluate.trials import compared
+
+    try:
+        found = compared(scores)
+        if found.num_people >= 5:
+            return found, True
+        console.warn(f"{found.num_people} people are too few for intervals; wanted five or more")
+        return found, False
+    except FedawsError as error:
+        console.warn(f"no intervals: {error}")
+    target = np.array([bool(each.target) for each in scores])
+    number = np.arange(len(scores))
+    return Comparisons(np.array([each.score for each in scores]), np.zeros_like(number), 1 - target, number), False
+
+
+def _figures(found: "Comparisons", sure: bool, far: float | None, p_target: float, draws: int) -> dict[str, Any]:
+    from fedaws.evaluate.error_rates import auc, eer, frr_at_far, min_dcf, summary
+
+    if sure and found.num_people >= 5:
+        return {name: each._asdict() for name, each in summary(found, far, p_target, draws).items()}
+    own, others = found.targets, found.nontargets
+    values = {"eer": eer(own, others), "min_dcf": min_dcf(own, others, p_target), "auc": auc(own, others)}
+    if far is not None:
+        values["frr_at_far"] = frr_at_far(own, others, far)
+    return {name: {"value": value, "low": None, "high": None} for name, value in values.items()}
+
+
+def _threshold_dict(measured: "Threshold") -> dict[str, Any]:
+    return {
+        "threshold": measured.threshold,
+        "far": measured.far._asdict(),
+        "frr": measured.frr._asdict(),
+        "people": measured.people,
+    }
+
+
+def _show(told: dict[str, Any]) -> None:
+    titles = {
+        "eer": "equal error rate",
+        "min_dcf": "minDCF",
+        "auc": "AUC",
+        "frr_at_far": "FRR at that FAR",
+        "min_cllr": "min Cllr",
+    }
+    rows = [(title, *_cells(told[key])) for key, title in titles.items() if key in told]
+    threshold = told.get("threshold")
+    if threshold:
+        rows += [(f"FAR at {threshold['threshold']:.4f}", *_cells(threshold["far"]))]
+        rows += [(f"FRR at {threshold['threshold']:.4f}", *_cells(threshold["frr"]))]
+    console.out.print(text_table(["", "measured", "95 % interval over people"], rows))
+    print(f"{told['targets']:,} comparisons of one person, {told['nontargets']:,} of two")
+    if threshold:
+        print(f"threshold {threshold['threshold']:.6f}")
+
+
+def _cells(figure: dict[str, Any]) -> tuple[str, str]:
+    value, low, high = figure["value"], figure["low"], figure["high"]
+    return f"{value:.4f}", "–" if low is None else f"{low:.4f} … {high:.4f}"

@@ -1,0 +1,32 @@
+"""What tells one model's embeddings from another's."""
+
+import hashlib
+import json
+
+import torch
+from torch import Tensor
+
+from fedaws.training.run import Run
+
+
+def model_digest(run: Run) -> str:
+    """A SHA-256 of everything that an embedding depends on: all weights, the encoder's form, the kind of example.
+
+    Two runs with the same digest give the same embeddings of the same examples; vectors of two digests must not be
+    compared. How examples were made from sound or pictures is not known here and not in it.
+    """
+    model, facts = run.config.model, run.facts
+    form = {
+        "encoder": facts.encoder_name if facts.own_encoder else model.name,
+        "hidden": model.hidden,
+        "residual": model.residual,
+        "norm": model.norm,
+        "normalize": run.model.normalize,
+        "example": [facts.example_shape, facts.example_dtype],
+    }
+    total = hashlib.sha256(json.dumps(form, sort_keys=True).encode())
+    state = {name: value for name, value in run.encoder.state_dict().items() if isinstance(value, Tensor)}
+    for name, tensor in sorted((state | run.theta).items()):
+        total.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

@@ -1,0 +1,224 @@
+"""A run's encoder for a device: ONNX with preprocessing and unit length inside, and a page that says what it is."""
+
+import copy
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+from torch import Tensor, nn
+
+from fedaws.core.local import embed
+from fedaws.data.federated import as_input
+from fedaws.device import gallery as core
+from fedaws.device.model import ENCODER, FORMAT, MODEL, PEOPLE
+from fedaws.errors import FedawsError
+from fedaws.evaluate.error_rates import Figure, Threshold
+from fedaws.evaluate.model import REMOVED
+from fedaws.files import checked, read_json, write_bytes, write_text
+from fedaws.models import set_weights
+from fedaws.people.digest import model_digest
+from fedaws.people.gallery import told
+from fedaws.training.run import Run
+
+_SMALLEST = 1024  # numbers of a weight that is worth being made small
+_PRIVACY = (
+    "The encoder was trained on people's examples and may remember some of them (membership inference); no formal "
+    "privacy was applied. Whoever is enrolled is kept in people.safetensors as a biometric template, in the clear."
+)
+
+
+class _ToEmbedding(nn.Module):
+    """x → g(x) in one module, with everything that `Run.embed` does."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(run.encoder).cpu().eval().requires_grad_(False)
+        set_weights(self.encoder, run.theta)
+        self.normalize = run.model.normalize
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, …] → [B, d]."""
+        return embed(self.encoder, {}, as_input(x), self.normalize)
+
+
+def export(
+    run: Run,
+    folder: str | Path,
+    *,
+    quantize: Literal["int8"] | None = None,
+    threshold: Threshold | None = None,
+    with_rows: bool = False,
+) -> Path:
+    """Write `encoder.onnx` and `model.json` for :class:`fedaws.device.Device`, or for any runtime of ONNX.
+
+    Parameters
+    ----------
+    run
+        What was trained; its encoder takes any number of examples at once.
+    folder
+        Where to. People who are enrolled there must be enrolled again if the model is another one.
+    quantize
+        `int8` keeps weights as bytes with a scale for each row: a quarter of the size. Its embeddings are other ones.
+    threshold
+        What :meth:`fedaws.Gallery.threshold_for` has measured; it is then the device's default.
+    with_rows
+        Also enrol the run's classes by their rows of W. A phone should not have the rows of others.
+
+    Returns
+    -------
+    Path
+        The folder.
+    """
+    if run.config.model.name == "bag" and not run.facts.own_encoder:
+        raise FedawsError(
+            "an encoder of sparse examples (model.name=bag) cannot be exported; train one of dense examples"
+        )
+    place = Path(folder)
+    content = _onnx(run)
+    digest = model_digest(run)
+    if quantize is not None:
+        content = _with_small_weights(content)
+        digest = hashlib.sha256(f"{digest} {quantize}".encode()).hexdigest()
+    dim = run.W.shape[1]
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "digest": digest,
+        "encoder_sha256": hashlib.sha256(content).hexdigest(),
+        "dim": dim,
+        "example": {"shape": list(run.facts.example_shape), "dtype": run.facts.example_dtype},
+        "preprocessing": "bytes are divided by 255 inside the model"
+        if run.facts.example_dtype == "uint8"
+        else "none: numbers are taken as they are",
+        "unit_length": run.model.normalize,
+        "quantized": quantize,
+        "threshold": None if threshold is None else _measured(threshold),
+        "trained": {"name": run.config.name, "method": run.config.method, "rounds": run.facts.round},
+        "privacy": _PRIVACY,
+    }
+    rows = _rows(run) if with_rows else {}
+    write_bytes(place / ENCODER, content)
+    write_text(place / MODEL, json.dumps(facts, indent=2) + "\n")
+    if rows:
+        with told():
+            people = core.Gallery(place / PEOPLE, digest, dim)
+            for name, row in rows.items():
+                people.enroll(name, row)
+    return place
+
+
+def read_threshold(path: Path) -> Threshold:
+    """The threshold in what `fedaws trials … --json` printed."""
+    found = checked(_Trials, read_json(path), str(path)).threshold
+    far, frr = (Figure(rate.value, rate.low, rate.high) for rate in (found.far, found.frr))
+    return Threshold(found.threshold, far, frr, found.people)
+
+
+class _Rate(BaseModel):
+    value: Annotated[float, Field(ge=0, le=1)]
+    low: Annotated[float, Field(ge=0, le=1)]
+    high: Annotated[float, Field(ge=0, le=1)]
+
+
+class _Measured(BaseModel):
+    threshold: Annotated[float, Field(ge=-1, le=1)]
+    far: _Rate
+    frr: _Rate
+    people: Annotated[int, Field(ge=1)]
+
+
+class _Trials(BaseModel):
+    threshold: _Measured
+
+
+def _measured(threshold: Threshold) -> dict[str, Any]:
+    rates = {name: getattr(threshold, name)._asdict() for name in ("far", "frr")}
+    return {"threshold": threshold.threshold, **rates, "people": threshold.people}
+
+
+def _rows(run: Run) -> dict[str, Any]:
+    """Name → row of every class that is there."""
+    bias = run.model.bias
+    if run.model.crowding or (bias is not None and bool((bias[bias > REMOVED] != 0).any())):
+        raise FedawsError(
+            "these rows are scored with more than cosines (a last step, or crowding) and cannot be enrolled"
+        )
+    names = run.class_names or tuple(str(c) for c in range(len(run.W)))
+    return {name: row for name, row in zip(names, run.W.cpu().numpy(), strict=True) if np.any(row)}
+
+
+def _onnx(run: Run) -> bytes:
+    try:
+        import onnx  # noqa: F401, PLC0415 - an extra
+        import onnxscript  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise FedawsError(f"exporting needs onnx and onnxscript ({error}); pip install 'fedaws[export]'") from None
+    dtype = torch.uint8 if run.facts.example_dtype == "uint8" else torch.float32
+    example = torch.zeros(2, *run.facts.example_shape, dtype=dtype)
+    with _quiet():
+        try:
+            program = torch.onnx.export(
+                _ToEmbedding(run),
+                (example,),
+                dynamo=True,
+                dynamic_shapes=({0: "batch"},),
+                input_names=["x"],
+                output_names=["embedding"],
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            why = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise FedawsError(f"this encoder cannot be written as ONNX: {why[:200]}") from None
+    assert program is not None
+    model = program.model_proto
+    for node in model.graph.node:  # which file of whose machine a step came from
+        del node.metadata_props[:]
+        node.doc_string = ""
+    return bytes(model.SerializeToString())
+
+
+def _with_small_weights(content: bytes) -> bytes:
+    """The same graph with its larger weights as bytes, of each row the largest number being 127 steps."""
+    import onnx  # noqa: PLC0415 - an extra
+    from onnx import helper, numpy_helper  # noqa: PLC0415
+
+    model = onnx.load_from_string(content)
+    graph = model.graph
+    first = []
+    for weight in list(graph.initializer):
+        values = numpy_helper.to_array(weight)
+        if values.dtype != np.float32 or values.ndim < 2 or values.size < _SMALLEST:
+            continue
+        largest = np.abs(values.reshape(len(values), -1)).max(1)
+        scale = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+        steps = np.round(values / scale.reshape(-1, *[1] * (values.ndim - 1))).astype(np.int8)
+        graph.initializer.remove(weight)
+        parts: dict[str, NDArray[Any]] = {f"{weight.name}.int8": steps, f"{weight.name}.scale": scale}
+        graph.initializer.extend(numpy_helper.from_array(part, name) for name, part in parts.items())
+        first.append(helper.make_node("DequantizeLinear", list(parts), [weight.name], axis=0))
+    steps_after = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*first, *steps_after])
+    return bytes(model.SerializeToString())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter speaks of itself: of what is deprecated inside it, and of packages that it can do without."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

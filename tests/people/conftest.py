@@ -1,0 +1,45 @@
+"""A small run on the digits 0 … 4; 5 … 9 took no part in it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fedaws
+from fedaws.data.sources.digits import digits
+from fedaws.evaluate.error_rates import Figure, Threshold
+
+Array = NDArray[np.float32]
+
+
+class Trained(NamedTuple):
+    run: fedaws.Run
+    folder: Path
+    x_test: Array  # of the trained classes
+    strangers: Array
+    whose: NDArray[np.int64]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    x, y, x_test, y_test = digits()
+    seen, tested = y < 5, y_test < 5
+    data = fedaws.from_arrays(x[seen], y[seen], x_test[tested], y_test[tested])
+    folder = tmp_path_factory.mktemp("people") / "run"
+    run = fedaws.train(data, config=fedaws.Config().override(["train.rounds=30"]), folder=folder)
+    return Trained(run, folder, x_test[tested], x[~seen], y[~seen])
+
+
+@pytest.fixture(scope="session")
+def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fedaws.export(trained.run, tmp_path_factory.mktemp("exported") / "phone")
+
+
+@pytest.fixture(scope="session")
+def exported_with_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a measured threshold, and with the rows of W."""
+    folder = tmp_path_factory.mktemp("exported") / "all"
+    measured = Threshold(0.75, Figure(0.01, 0.0, 0.03), Figure(0.2, 0.1, 0.3), people=5)
+    return fedaws.export(trained.run, folder, threshold=measured, with_rows=True)
