@@ -11,13 +11,11 @@ from torch import Tensor
 
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
-from fedaws.sparse import Rows, SparseRows
+from fedaws.sparse import Rows, SparseRows, starts_of
 from fedaws.types import ClassFacts
 
 TestedOn = Literal["test", "held-out", "training"]
 _LABELS = "integer labels 0 … classes − 1"
-
-
 _MOST_HASHED = 1 << 26  # bytes
 
 
@@ -67,11 +65,9 @@ class FederatedData:
 
     def __repr__(self) -> str:
         """Without the numbers."""
-        clients, shape = len(self.class_of), tuple(self.x.shape[1:])
-        return (
-            f"FederatedData({len(self.y):,} examples of shape {shape} with {clients:,} clients, {self.num_classes:,} "
-            f"classes, {len(self.x_test):,} test examples)"
-        )
+        clients = f"{len(self.class_of):,} clients, {self.num_classes:,} classes"
+        examples = f"{len(self.y):,} examples of shape {self.example_shape}"
+        return f"FederatedData({examples} with {clients}, {len(self.x_test):,} test examples)"
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same data on a device."""
@@ -118,10 +114,7 @@ def from_arrays(
     if kind != test_kind:  # of bytes and numbers only the bytes would be scaled to 0 … 1
         raise FedawsError(f"x has examples of {kind}, x_test of {test_kind}; make them equal")
     classes = _count_classes(labels, test_labels, num_classes)
-    if class_names is not None and len(class_names) != classes:
-        raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
-    if class_names is not None and len(set(class_names)) < len(class_names):
-        raise FedawsError("class_names has a name twice; give every class a name of its own")
+    names = checked_names(class_names, classes)
     if validation:
         keep, held_out = hold_out(len(labels), validation, seed)
         test_features, test_labels = features[held_out], labels[held_out]
@@ -138,17 +131,30 @@ def from_arrays(
         # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
         x_test=_channels_last(test_features.clone()),
         y_test=test_labels,
-        class_names=None if class_names is None else tuple(class_names),
+        class_names=names,
         tested_on=tested_on,
         class_facts=None if class_features is None else ClassFacts(features=_class_features(class_features, classes)),
     )
 
 
-def _class_features(features: Any, classes: int) -> Tensor:
-    found = as_features(features, "class_features")
-    if found.ndim != 2 or len(found) != classes:
-        raise FedawsError(f"class_features has shape {tuple(found.shape)}; wanted a row for each of {classes} classes")
-    return found.to(torch.float32)
+def checked_names(names: Sequence[str] | None, classes: int) -> tuple[str, ...] | None:
+    """The classes' names, if they have any: one for each, none twice."""
+    if names is None:
+        return None
+    if len(names) != classes:
+        raise FedawsError(f"class_names has {len(names)} names for {classes} classes; give one name per class")
+    if len(set(names)) < classes:
+        raise FedawsError("class_names has a name twice; give every class a name of its own")
+    return tuple(names)
+
+
+def _class_features(given: Any, classes: int) -> Tensor:
+    features = as_features(given, "class_features").to(torch.float32)
+    if features.ndim != 2 or len(features) != classes:
+        raise FedawsError(
+            f"class_features has shape {tuple(features.shape)}; wanted a row for each of {classes} classes"
+        )
+    return features
 
 
 def what_is_tested(has_test: bool, validation: float) -> TestedOn:
@@ -297,7 +303,7 @@ def by_client(
     """The order that sorts examples by client, and where each client's begin."""
     client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
     counts = torch.bincount(client, minlength=classes * clients_per_class)
-    return torch.argsort(client, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return torch.argsort(client, stable=True), starts_of(counts)
 
 
 def classes_of_clients(classes: int, clients_per_class: int, classes_per_client: int) -> Tensor:
