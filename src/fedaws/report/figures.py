@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from fedaws.evaluate.catalogue import format_mean, measure_of
+from fedaws.report.charts import Chart
 from fedaws.report.collect import Group, RunData
 
 
@@ -26,8 +25,8 @@ class Figure:
 
     title: str
     note: str
-    plot: Markup
-    table: Table | None = None
+    chart: Chart
+    table: Table
 
 
 def _value(row: dict[str, float], key: str) -> float | None:
