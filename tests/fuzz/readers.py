@@ -28,7 +28,7 @@ from fedaws.data.label_sets import Split, from_sparse
 from fedaws.data.sources.array_cache import cached
 from fedaws.data.sources.cifar import SETS, cifar
 from fedaws.data.sources.images import images
-from fedaws.data.sources.xc import _read, some_rows, to_arrays, to_split
+from fedaws.data.sources.xc import read_part, some_rows, to_arrays, to_split
 from fedaws.data.sources.xc_text import read_text
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.settings import run_settings
@@ -133,7 +133,7 @@ def make_xc_npz(folder: Path) -> None:
 
 
 def read_xc_npz(folder: Path) -> None:
-    deal_out(_read((folder / "X.trn.npz", folder / "Y.trn.npz")))
+    deal_out(read_part((folder / "X.trn.npz", folder / "Y.trn.npz")))
 
 
 def cifar_batch() -> bytes:

@@ -23,7 +23,7 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
     from fedaws.evaluate.catalogue import SUMMARY, format_mean, measure_of
 
     seeds = summary["seeds"]
-    caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
+    caption = f"mean ± standard deviation over {seeds} {'seeds' if seeds > 1 else 'seed'}"
     table = Table("method", "", title=escape(title), caption=caption)
     for key in SUMMARY:
         table.add_column(measure_of(key).short, justify="right")

@@ -121,12 +121,12 @@ def from_arrays(
         features, labels = features[keep], labels[keep]
     if num_classes is None:
         _no_empty_class(labels, classes, "lower validation" if validation else "renumber the labels")
-    order, starts = by_client(labels, classes, clients_per_class, classes_per_client, seed)
+    order, starts, class_of = deal_out(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=_channels_last(features[order]),
         y=labels[order],
         starts=starts,
-        class_of=classes_of_clients(classes, clients_per_class, classes_per_client),
+        class_of=class_of,
         num_classes=classes,
         # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
         x_test=_channels_last(test_features.clone()),
@@ -297,23 +297,19 @@ def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[held:].sort().values, order[:held].sort().values
 
 
-def by_client(
+def deal_out(
     labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """The order that sorts examples by client, and where each client's begin."""
-    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
-    counts = torch.bincount(client, minlength=classes * clients_per_class)
-    return torch.argsort(client, stable=True), starts_of(counts)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The order that sorts examples by client, where each client's begin, and its class, or its classes.
 
-
-def classes_of_clients(classes: int, clients_per_class: int, classes_per_client: int) -> Tensor:
-    """The class of each client, or its classes: the first one and those that follow it.
-
-    >>> classes_of_clients(3, 1, 2).tolist()
+    >>> deal_out(torch.tensor([2, 0, 1]), classes=3, clients_per_class=1, classes_per_client=2, seed=0)[2].tolist()
     [[0, 1], [1, 2], [2, 0]]
     """
+    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
+    counts = torch.bincount(client, minlength=classes * clients_per_class)
     first = torch.arange(classes).repeat_interleave(clients_per_class)
-    return first if classes_per_client == 1 else (first[:, None] + torch.arange(classes_per_client)) % classes
+    class_of = first if classes_per_client == 1 else (first[:, None] + torch.arange(classes_per_client)) % classes
+    return torch.argsort(client, stable=True), starts_of(counts), class_of
 
 
 def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.federated import FederatedData, by_client, checked_names, classes_of_clients, hold_out, what_is_tested
+from fedaws.data.federated import FederatedData, checked_names, deal_out, hold_out, what_is_tested
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import SparseRows, from_numpy, is_scipy, starts_of
@@ -82,12 +82,12 @@ def from_sparse(
         rows, drawn = rows[pairs // classes], pairs % classes
     else:
         drawn = one_label(sets, seed)[rows]
-    order, starts = by_client(drawn, classes, clients_per_class, classes_per_client, seed)
+    order, starts, class_of = deal_out(drawn, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=features.index_select(0, rows[order]),
         y=drawn[order],
         starts=starts,
-        class_of=classes_of_clients(classes, clients_per_class, classes_per_client),
+        class_of=class_of,
         num_classes=classes,
         x_test=test_features,
         y_test=test_sets,

@@ -98,7 +98,7 @@ def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
     if len(panels) > 4:  # too many to be read one by one
         parts = [motion.share for _, _, motion in panels]
         shares = f"{format_value(min(parts), 'percent')} to {format_value(max(parts), 'percent')}"
-    seed = f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    seed = f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}"
     part = "A plane shows only a part of so many dimensions, of the rows' squared length"
     return f"{seed}; {', '.join(drawn)}. {part} {shares}."
 

@@ -102,13 +102,6 @@ def class_names(run: RunData) -> Callable[[int], str]:
     return lambda c: names[c][:60] if names and 0 <= c < len(names) else str(c)
 
 
-def duration(seconds: float) -> str:
-    """As exact as one wants to know it."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def in_bytes(count: int) -> str:
     """As people say it.
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.catalogue import SUMMARY, format_value, measure_of
+from fedaws.evaluate.catalogue import SUMMARY, duration, format_value, measure_of
 from fedaws.files import write_text
 from fedaws.report import charts, words
 from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
@@ -18,7 +18,7 @@ from fedaws.report.collect import Collected, collect
 from fedaws.report.costs import flower, times
 from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures, own_measures
 from fedaws.report.draft import Draft, draft_of
-from fedaws.report.figures import duration, plus_minus, statistics
+from fedaws.report.figures import plus_minus, statistics
 
 REPORT = "report.html"
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}

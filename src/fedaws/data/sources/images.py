@@ -85,14 +85,14 @@ def _read_all(
 ) -> tuple[Pictures, Labels]:
     """The images straight into the array that is returned; `shape` is what they must have, or None for the first's."""
     first = files[0][0]
-    shape = shape or ((3, size, size) if size else _read(first, None).shape)
+    shape = shape or ((3, size, size) if size else _read_image(first, None).shape)
     try:
         x = np.empty((len(files), *shape), np.uint8)
     except (MemoryError, ValueError):
         fix = "lower data.image_size" if size else "set a small data.image_size"
         raise FedawsError(f"{len(files):,} images of {_extent(shape)} do not fit into memory; {fix}") from None
     for i, (path, _) in enumerate(files):
-        image = _read(path, size)
+        image = _read_image(path, size)
         if image.shape != shape:
             raise FedawsError(
                 f"{path} has {_extent(image.shape)} pixels, images before it {_extent(shape)}; "
@@ -106,7 +106,7 @@ def _extent(shape: tuple[int, ...]) -> str:
     return f"{shape[2]:,} × {shape[1]:,}"  # width × height
 
 
-def _read(path: Path, size: int | None) -> Pictures:
+def _read_image(path: Path, size: int | None) -> Pictures:
     """One image, [3, H, W]."""
     try:
         with open_regular(path, _LARGEST) as file, warnings.catch_warnings():

@@ -144,7 +144,7 @@ def _split(folder: Path, part: int, cache: Path) -> Split:
     facts = [(str(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in resolved]
     digest = hashlib.sha256("\0".join(map(str, resolved)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     place = cache / f"{folder.resolve().name[:80]}-{files[0].stem[:80]}-{digest}.safetensors"
-    arrays = cached(place, f"{_VERSION} {facts}", lambda: to_arrays(_read(files)))
+    arrays = cached(place, f"{_VERSION} {facts}", lambda: to_arrays(read_part(files)))
     try:
         return to_split(arrays)
     except FedawsError as error:
@@ -156,7 +156,8 @@ def _pair_names(part: int) -> tuple[str, str]:
     return x.format(parts[part]), y.format(parts[part])
 
 
-def _read(files: tuple[Path, ...]) -> Split:
+def read_part(files: tuple[Path, ...]) -> Split:
+    """One text, or a pair of matrices."""
     if len(files) == 1:
         return read_text(files[0])
     x = _read_npz(files[0])
