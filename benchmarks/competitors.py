@@ -156,8 +156,8 @@ def ours(name: str, runs: Path) -> dict[str, Any]:
     for folder in sorted((runs / name).glob("*-seed0")):
         method = folder.name.removesuffix("-seed0")
         key = f"{name} | {method} | {'all' if method == 'sleec' else 'one'}"
-        if (folder / "sleec.json").exists():
-            facts = json.loads((folder / "sleec.json").read_text())
+        if (folder / "oracle.json").exists():
+            facts = json.loads((folder / "oracle.json").read_text())["measures"]
             found[key] = entry(
                 name, "SLEEC (ours)", "all", facts, facts["seconds"], facts["prediction_seconds"], facts["bytes"]
             )

@@ -28,7 +28,7 @@ from fedaws.core.methods import method_of
 from fedaws.core.pairs import make_pair
 from fedaws.data.federated import FederatedData
 from fedaws.data.label_sets import from_sparse
-from fedaws.data.sources.xc import SETS, to_arrays, to_split
+from fedaws.data.sources.xc import SETS
 from fedaws.data.sources.xc_synthetic import generate
 from fedaws.evaluate import Model
 from fedaws.evaluate.precision import rank
@@ -66,7 +66,7 @@ SERIAL, TEXTBOOK = "clients one by one, serial runner", "clients one by one, all
 
 def make_data(classes: int, rows: int) -> FederatedData:
     shape = replace(SETS["amazon-670k"], labels=classes)
-    train, test = (to_split(to_arrays(generate(shape, n, 0, w))) for n, w in ((rows, "train"), (EVALUATED, "test")))
+    train, test = (generate(shape, n, 0, w) for n, w in ((rows, "train"), (EVALUATED, "test")))
     return from_sparse(*train, *test)
 
 

@@ -31,7 +31,7 @@ def test_what_competitors_are_given_is_what_the_set_has(tmp_path: Path) -> None:
     x = SparseRows(torch.tensor([2, 0, 1]), torch.tensor([0.5, 1.0, 3.0]), torch.tensor([0, 2, 3]), width=4)
     competitors.write_rows(tmp_path / "train.txt", x, from_lists([[1, 4], [0]], width=5))
     assert (tmp_path / "train.txt").read_text() == "2 4 5\n1,4 0:1 2:0.5\n0 1:3\n"
-    assert read_text(tmp_path / "train.txt").num_labels == 5
+    assert read_text(tmp_path / "train.txt").labels.width == 5
 
 
 def test_what_two_methods_share_is_tried_alike() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
@@ -82,7 +83,7 @@ class SparseRows:
         """These rows, in this order, copied."""
         assert dim == 0
         first, counts = self.starts[numbers], self.counts[numbers]
-        starts = _from_counts(counts)
+        starts = starts_of(counts)
         shift = (first - starts[:-1]).repeat_interleave(counts, output_size=int(starts[-1]))
         entries = shift.add_(torch.arange(len(shift), device=self.device))
         values = None if self.values is None else self.values.index_select(0, entries)
@@ -125,7 +126,7 @@ Rows = Tensor | SparseRows
 def from_dense(x: Tensor) -> SparseRows:
     """The entries of a matrix that are not zero."""
     rows, columns = x.nonzero(as_tuple=True)
-    return SparseRows(columns, x[rows, columns], _from_counts(torch.bincount(rows, minlength=len(x))), x.shape[1])
+    return SparseRows(columns, x[rows, columns], starts_of(torch.bincount(rows, minlength=len(x))), x.shape[1])
 
 
 def from_lists(rows: list[list[int]], width: int) -> SparseRows:
@@ -136,8 +137,14 @@ def from_lists(rows: list[list[int]], width: int) -> SparseRows:
     """
     counts = torch.tensor([len(row) for row in rows], dtype=torch.int64)
     return SparseRows(
-        torch.tensor([label for row in rows for label in row], dtype=torch.int64), None, _from_counts(counts), width
+        torch.tensor([label for row in rows for label in row], dtype=torch.int64), None, starts_of(counts), width
     )
+
+
+def from_numpy(indices: NDArray[Any], values: NDArray[Any] | None, starts: NDArray[Any], width: int) -> SparseRows:
+    """Rows of these parts, sharing their memory."""
+    numbers = None if values is None else torch.from_numpy(values)
+    return SparseRows(torch.from_numpy(indices), numbers, torch.from_numpy(starts), width)
 
 
 def is_scipy(x: Any) -> bool:
@@ -145,7 +152,8 @@ def is_scipy(x: Any) -> bool:
     return hasattr(x, "tocsr")
 
 
-def _from_counts(counts: Tensor) -> Tensor:
+def starts_of(counts: Tensor) -> Tensor:
+    """Where the rows begin, and the last one ends, from their numbers of entries."""
     return F.pad(counts.cumsum(0), (1, 0))
 
 

@@ -16,7 +16,6 @@ from fedaws.experiments.markdown import results_page
 from fedaws.experiments.paper_tables import Table, load_table, tables
 from fedaws.experiments.reproduce import Job, configured, plan, reproduce
 from fedaws.experiments.results import collect, gather, merge, read_results, write_results
-from fedaws.experiments.sleec.settings import SleecConfig
 from fedaws.record.folder import RunFolder
 from fedaws.training.session import Interrupted
 from helpers import refusal
@@ -346,9 +345,10 @@ plots = false
 [rows.here]
 preset = "sparse.toml"
 label = "generated"
-method_settings = { fixed = ["clients.lr=0.5"] }
 paper = { fixed = [], sleec = [12.5] }
-sleec = { clusters = 1, dims = 4, label_neighbors = 5, votes = 3 }
+[rows.here.method_settings]
+fixed = ["clients.lr=0.5"]
+sleec = ["options.clusters=1", "options.dims=4", "options.label_neighbors=5", "options.votes=3"]
 [rows.elsewhere]
 preset = "sparse.toml"
 label = "not here"
@@ -408,20 +408,25 @@ def test_sleec_is_run_once_and_its_page_says_what_it_had(sparse: Table) -> None:
     assert "dims=4" in page
     assert "fedaws reproduce table.toml --rows here --methods sleec" in page
     assert ".png" not in page
-    other = sparse.model_copy(
-        update={"rows": {"here": sparse.rows["here"].model_copy(update={"sleec": SleecConfig(dims=5)})}}
+    other = sparse.model_copy(update={"settings": {"sleec": ("options.ridge=5.0",)}})
+    assert "was started with options.ridge=None, now it is 5.0" in refusal(
+        lambda: plan(other, RUNS, ["here"], ["sleec"])
     )
-    assert "sleec.json was made with settings=" in refusal(lambda: plan(other, RUNS, ["here"], ["sleec"]))
     message = refusal(lambda: plan(sparse, RUNS, ["here"], ["sleec"], settings=["data.validation=0.5"]))
-    assert "was made with validation=0.0, now it is 0.5" in message
+    assert "was started with data.validation=0.0, now it is 0.5" in message
+
+
+def test_rounds_are_nothing_to_sleec(sparse: Table) -> None:
+    (job,) = plan(sparse, RUNS, ["here"], ["sleec"], rounds=1)
+    assert plan(sparse, RUNS, ["here"], ["sleec"], rounds=50) == [job]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[" * 5000, "{}"])
 def test_a_damaged_file_of_sleec_is_one_line(sparse: Table, text: str) -> None:
     (job,) = plan(sparse, RUNS, ["here"], ["sleec"])
     job.place.mkdir(parents=True)
-    (job.place / "sleec.json").write_text(text)
-    assert "sleec.json is damaged; move it away" in refusal(lambda: collect(sparse, RUNS))
+    (job.place / "oracle.json").write_text(text)
+    assert "oracle.json is damaged; move it away" in refusal(lambda: collect(sparse, RUNS))
 
 
 def test_sleec_needs_sets_of_labels(table: Table) -> None:

@@ -24,17 +24,18 @@ from conftest import TINY
 from fedaws import config as configuration
 from fedaws.config import Config, from_toml
 from fedaws.data import load_data
-from fedaws.data.label_sets import from_sparse
+from fedaws.data.label_sets import Split, from_sparse
 from fedaws.data.sources.array_cache import cached
 from fedaws.data.sources.cifar import SETS, cifar
 from fedaws.data.sources.images import images
-from fedaws.data.sources.xc import _read, some_rows, to_arrays, to_split
-from fedaws.data.sources.xc_text import Matrices, read_text
+from fedaws.data.sources.xc import read_part, some_rows, to_arrays, to_split
+from fedaws.data.sources.xc_text import read_text
 from fedaws.evaluate.trials import compared, read_scores, read_trials
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.settings import run_settings
 from fedaws.record.folder import RunFolder
 from fedaws.report.collect import class_matrix, collect, traces
+from fedaws.sparse import SparseRows
 from fuzz.mutations import mutated
 
 Damage = Callable[[random.Random, bytes], bytes]
@@ -117,7 +118,7 @@ def read_npz(folder: Path) -> None:
     load_data(Config().override([f"data.name={folder / 'mine.npz'}"]))
 
 
-def deal_out(matrices: Matrices) -> None:
+def deal_out(matrices: Split) -> None:
     split = to_split(to_arrays(matrices))
     some_rows(split, 2)
     from_sparse(*split, every_label=True)
@@ -133,7 +134,7 @@ def make_xc_npz(folder: Path) -> None:
 
 
 def read_xc_npz(folder: Path) -> None:
-    deal_out(_read((folder / "X.trn.npz", folder / "Y.trn.npz")))
+    deal_out(read_part((folder / "X.trn.npz", folder / "Y.trn.npz")))
 
 
 def cifar_batch() -> bytes:
@@ -175,9 +176,10 @@ def make_images(folder: Path) -> None:
         picture.save(folder / "a" / f"{suffix}.{suffix}")
 
 
-def split() -> Matrices:
-    ints, starts = np.arange(6, dtype=np.int32) % 4, np.arange(7, dtype=np.int64)
-    return Matrices(ints, np.ones(6, np.float32), starts, ints, starts, 5, 4)
+def split() -> Split:
+    ints = torch.arange(6, dtype=torch.int32) % 4
+    starts = torch.arange(7)
+    return Split(SparseRows(ints, torch.ones(6), starts, 5), SparseRows(ints, None, starts, 4))
 
 
 def read_cache(folder: Path) -> None:

@@ -3,15 +3,16 @@
 import json as json_module
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from fedaws import config as configuration
 from fedaws.cli import console
+from fedaws.cli.tables import metrics_table
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 
@@ -46,6 +47,7 @@ Settings = Annotated[
         autocompletion=lambda: [f"{key}=" for key in configuration.settings()],
     ),
 ]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
@@ -73,6 +75,15 @@ def user_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print_error("stopped at once; the last checkpoint is kept")
         raise typer.Exit(130) from None
+
+
+class App(typer.Typer):
+    """Typer's, but for mistakes within a command: each is one line."""
+
+    def command(self, *args: Any, **options: Any) -> Callable[[_Command], _Command]:
+        """Make a function a command."""
+        register = super().command(*args, **options)
+        return lambda function: register(user_errors()(function))
 
 
 def _fail(message: str) -> NoReturn:
@@ -117,6 +128,25 @@ def reported(folder: Path) -> str | None:
     from fedaws.report.page import try_report
 
     return try_report(folder, console.warn)
+
+
+def show_run(cfg: Config, metrics: dict[str, Any], folder: Path, title: str, json: bool) -> None:
+    """What a run came to: its report, and its last figures as a table or as one JSON object."""
+    measures = {key: value for key, value in metrics.items() if key != "round"}
+    report = reported(folder)
+    if json:
+        about = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed}
+        print_json({**about, **measures, "folder": str(folder), "report": report})
+    else:
+        console.out.print(metrics_table(measures, title))
+        console.say_if("report", report)
+
+
+def one_place(runs: list[Path], out: Path | None, name: str, what: str) -> Path:
+    """`--out`, or this name in the one folder that was given."""
+    if out is None and len(runs) > 1:
+        raise FedawsError(f"{len(runs)} folders have no one place for their {what}")
+    return out or runs[0] / name
 
 
 def print_json(value: Any) -> None:

@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from fedaws.cli import console
-from fedaws.cli.common import Json, Settings, configured, print_json, reported, user_errors
-from fedaws.cli.tables import metrics_table
+from fedaws.cli.common import App, Json, Settings, configured, show_run
 from fedaws.errors import FedawsError
 
-app = typer.Typer(help="FedAwS over real devices, with Flower.", rich_markup_mode="rich")
+app = App(help="FedAwS over real devices, with Flower.", rich_markup_mode="rich")
 
 
 @app.command("init", epilog="Example: fedaws flower init trial --clients 10 && fedaws flower up trial")
@@ -33,21 +32,18 @@ def init_command(
     ] = False,
 ) -> None:
     """Write what a federation needs: certificates, keys, who is who, and a data split for a trial on this machine."""
-    with user_errors():
-        from fedaws.flower.setup import create
+    from fedaws.flower.setup import create
 
-        cfg = configured(source, settings)
-        shape = _shape(no_data, example_shape, example_dtype)
-        place = create(
-            folder, cfg, clients, classes, host or (), shape, example_dtype, **{"secret-rows": not same_rows}
+    cfg = configured(source, settings)
+    shape = _shape(no_data, example_shape, example_dtype)
+    place = create(folder, cfg, clients, classes, host or (), shape, example_dtype, **{"secret-rows": not same_rows})
+    nodes = f"{clients} nodes in {place.root}"
+    if no_data:
+        console.say(
+            f"{nodes}; give each machine its folder, start the SuperLink, then: fedaws flower register {folder}"
         )
-        nodes = f"{clients} nodes in {place.root}"
-        if no_data:
-            console.say(
-                f"{nodes}; give each machine its folder, start the SuperLink, then: fedaws flower register {folder}"
-            )
-        else:
-            console.say(f"{nodes}; try them on this machine with: fedaws flower up {folder}")
+    else:
+        console.say(f"{nodes}; try them on this machine with: fedaws flower up {folder}")
 
 
 @app.command("register", epilog="Example: fedaws flower register trial")
@@ -55,10 +51,9 @@ def register_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the server's part of a federation.")],
 ) -> None:
     """Tell the SuperLink that flwr/config.toml names which nodes there are, with their names and public keys."""
-    with user_errors():
-        from fedaws.flower.up import register
+    from fedaws.flower.up import register
 
-        console.say(f"{len(register(folder))} nodes registered; start theirs, and then a run: flwr run")
+    console.say(f"{len(register(folder))} nodes registered; start theirs, and then a run: flwr run")
 
 
 @app.command("up", epilog="Example: fedaws flower up trial")
@@ -66,20 +61,12 @@ def up_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
 ) -> None:
     """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
-    with user_errors():
-        from fedaws.flower.up import up
-        from fedaws.record.folder import RunFolder
+    from fedaws.flower.up import up
+    from fedaws.record.folder import RunFolder
 
-        last = {k: v for k, v in up(folder, console.say)[-1].items() if k != "round"}
-        run = folder / "run"
-        report = reported(run)
-        if json:
-            cfg = RunFolder(run).config()
-            told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
-            print_json({**told, "folder": str(run), "report": report})
-        else:
-            console.out.print(metrics_table(last, f"{run}"))
-            console.say_if("report", report)
+    last = up(folder, console.say)[-1]
+    run = folder / "run"
+    show_run(RunFolder(run).config(), last, run, str(run), json)
 
 
 def _shape(no_data: bool, text: str | None, dtype: str) -> tuple[int, ...] | None:

@@ -16,7 +16,18 @@ from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
 from fedaws.cli import people as cli_people
-from fedaws.cli.common import Json, Settings, Source, configured, print_error, print_json, reported, user_errors
+from fedaws.cli.common import (
+    App,
+    Json,
+    Settings,
+    Source,
+    configured,
+    one_place,
+    print_error,
+    print_json,
+    reported,
+    show_run,
+)
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
 from fedaws.cli.tables import comparison_table, metrics_table, results_table, text_table
@@ -28,7 +39,7 @@ if TYPE_CHECKING:
     from fedaws.training.session import Reporter
 
 # What needs torch, matplotlib or scikit-learn is imported inside the commands: help is there at once.
-app = typer.Typer(
+app = App(
     name="fedaws",
     help="Federated learning with only positive labels (FedAwS, ICML 2020).",
     pretty_exceptions_enable=False,
@@ -62,29 +73,23 @@ def train_command(
     source: Source, settings: Settings = None, out: Out = None, resume: Resume = False, json: Json = False
 ) -> None:
     """Train one model."""
-    with user_errors():
-        cfg = configured(source, settings)
-        from fedaws.record.folder import RunFolder
-        from fedaws.training.train import train
+    cfg = configured(source, settings)
+    from fedaws.record.folder import RunFolder
+    from fedaws.training.train import train
 
-        stop = console.Stop()
-        with (
-            _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
-            _interruptible(stop, f"--resume --out {folder}"),
-            console.progress(stop) as reporter,
-        ):
-            if resume and not RunFolder(folder).started:
-                console.say(f"no run in {folder} yet: starting one")
-            run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
-        last = {k: v for k, v in run.metrics[-1].items() if k != "round"}
-        report = reported(folder)
-        if json:
-            told = {"method": cfg.method, "rounds": cfg.train.rounds, "seed": cfg.seed, **last}
-            print_json({**told, "folder": str(folder), "report": report})
-        else:
-            console.out.print(metrics_table(last, f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds"))
-            console.say_if("report", report)
-            console.say(f"saved in {folder}")
+    stop = console.Stop()
+    with (
+        _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
+        _interruptible(stop, f"--resume --out {folder}"),
+        console.progress(stop) as reporter,
+    ):
+        if resume and not RunFolder(folder).started:
+            console.say(f"no run in {folder} yet: starting one")
+        run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
+    title = f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds"
+    show_run(cfg, run.metrics[-1], folder, title, json)
+    if not json:
+        console.say(f"saved in {folder}")
 
 
 @app.command("compare", epilog="Example: fedaws compare digits --methods positive-only,fedaws --seeds 3")
@@ -98,35 +103,34 @@ def compare_command(
     json: Json = False,
 ) -> None:
     """Train several methods and show them side by side, as the paper's tables do."""
-    with user_errors():
-        cfg = configured(source, settings)
-        from fedaws.experiments.compare import compare, parse_methods
-        from fedaws.experiments.plots import plot_comparison
-        from fedaws.files import write_text
+    cfg = configured(source, settings)
+    from fedaws.experiments.compare import compare, parse_methods
+    from fedaws.experiments.plots import plot_comparison
+    from fedaws.files import write_text
 
-        names = parse_methods(methods)
-        stop = console.Stop()
-        number = count(1)
-        with (
-            _folder(f"{cfg.name}-compare", out, resume) as folder,
-            _interruptible(stop, f"--resume --out {folder}"),
-            console.progress(stop) as reporter,
-        ):
+    names = parse_methods(methods)
+    stop = console.Stop()
+    number = count(1)
+    with (
+        _folder(f"{cfg.name}-compare", out, resume) as folder,
+        _interruptible(stop, f"--resume --out {folder}"),
+        console.progress(stop) as reporter,
+    ):
 
-            def numbered(one: Config) -> "Reporter":
-                return reporter(f"{next(number)}/{len(names) * seeds} {one.method}, seed {one.seed}")
+        def numbered(one: Config) -> "Reporter":
+            return reporter(f"{next(number)}/{len(names) * seeds} {one.method}, seed {one.seed}")
 
-            comparison = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
-        summary = {"methods": comparison.summary, "rounds": cfg.train.rounds, "seeds": seeds}
-        write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
-        plot_comparison(comparison.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
-        report = reported(folder)
-        if json:
-            print_json(summary | {"folder": str(folder), "report": report})
-        else:
-            console.out.print(comparison_table(summary, f"{cfg.name}, {cfg.train.rounds} rounds"))
-            console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
-            console.say_if("report", report)
+        comparison = compare(names, config=cfg, seeds=seeds, folder=folder, resume=resume, reporter=numbered)
+    summary = {"methods": comparison.summary, "rounds": cfg.train.rounds, "seeds": seeds}
+    write_text(folder / "compare.json", json_module.dumps(summary, indent=2) + "\n")
+    plot_comparison(comparison.histories, folder / "compare.png", f"{cfg.name}: every client has one class")
+    report = reported(folder)
+    if json:
+        print_json(summary | {"folder": str(folder), "report": report})
+    else:
+        console.out.print(comparison_table(summary, f"{cfg.name}, {cfg.train.rounds} rounds"))
+        console.say(f"plot: {folder / 'compare.png'}    figures: {folder / 'compare.json'}")
+        console.say_if("report", report)
 
 
 @app.command("evaluate", epilog="Example: fedaws evaluate runs/first --json")
@@ -134,17 +138,16 @@ def evaluate_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], json: Json = False
 ) -> None:
     """Measure a saved model on its test set."""
-    with user_errors():
-        from fedaws.training.run import load
+    from fedaws.training.run import load
 
-        loaded = load(run)
-        measures = loaded.evaluate()
-        if loaded.metrics:
-            measures = {"loss": loaded.metrics[-1]["loss"], **measures}
-        if json:
-            print_json({"method": loaded.config.method, **measures})
-        else:
-            console.out.print(metrics_table(measures, f"{run}"))
+    loaded = load(run)
+    measures = loaded.evaluate()
+    if loaded.metrics:
+        measures = {"loss": loaded.metrics[-1]["loss"], **measures}
+    if json:
+        print_json({"method": loaded.config.method, **measures})
+    else:
+        console.out.print(metrics_table(measures, f"{run}"))
 
 
 @app.command("report", epilog="Example: fedaws report runs/digits-compare-1 && open runs/digits-compare-1/report.html")
@@ -158,12 +161,10 @@ def report_command(
     ] = None,
 ) -> None:
     """Show what runs did, in one HTML file that needs no network; of unfinished and damaged runs what there is."""
-    with user_errors():
-        if out is None and len(runs) > 1:
-            raise FedawsError(f"{len(runs)} folders have no one place for their report; name it: -o report.html")
-        from fedaws.report.page import REPORT, write_report
+    target = one_place(runs, out, "report.html", "report; name it: -o report.html")
+    from fedaws.report.page import write_report
 
-        print(write_report(runs, out or runs[0] / REPORT))
+    print(write_report(runs, target))
 
 
 @app.command(
@@ -176,15 +177,12 @@ def tensorboard_command(
     ] = None,
 ) -> None:
     """Write runs for TensorBoard: every measure by round, and W for its projector; also of runs that go on."""
-    with user_errors():
-        if out is None and len(runs) > 1:
-            raise FedawsError(f"{len(runs)} folders have no one place for their events; name it: -o DIR")
-        from fedaws.report.tensorboard import export
+    target = one_place(runs, out, "tensorboard", "events; name it: -o DIR")
+    from fedaws.report.tensorboard import export
 
-        target = out or runs[0] / "tensorboard"
-        for notice in export(runs, target):
-            console.warn(notice)
-        print(target)
+    for notice in export(runs, target):
+        console.warn(notice)
+    print(target)
 
 
 @app.command("presets", epilog="Example: fedaws presets --labels 5000 --rows 200000")
@@ -196,17 +194,14 @@ def presets_command(
     json: Json = False,
 ) -> None:
     """List the experiments that come with the package; with --labels and --rows, suggest one for data of your own."""
-    with user_errors():
-        if (labels is None) != (rows is None):
-            raise FedawsError("--labels and --rows belong together; give both, as in --labels 5000 --rows 200000")
-        if labels and rows:
-            suggestion = suggest(labels, rows)
-            print_json(suggestion._asdict()) if json else print(suggestion.text)
-            return
-        about = {
-            name: configuration.preset_text(name).partition("\n")[0].strip("# ") for name in configuration.presets()
-        }
-        print_json(about) if json else console.out.print(text_table(["preset", "what it is"], about.items()))
+    if (labels is None) != (rows is None):
+        raise FedawsError("--labels and --rows belong together; give both, as in --labels 5000 --rows 200000")
+    if labels and rows:
+        suggestion = suggest(labels, rows)
+        print_json(suggestion._asdict()) if json else print(suggestion.text)
+        return
+    about = {name: configuration.preset_text(name).partition("\n")[0].strip("# ") for name in configuration.presets()}
+    print_json(about) if json else console.out.print(text_table(["preset", "what it is"], about.items()))
 
 
 @app.command("settings", epilog="Example: fedaws settings spread.weight")
@@ -219,15 +214,14 @@ def settings_command(
     json: Json = False,
 ) -> None:
     """Show what can be set: every setting's meaning, default and range."""
-    with user_errors():
-        chosen = described(key)
-        if json:
-            print_json({setting.key: setting._asdict() for setting in chosen})
-        elif markdown:
-            print(settings_page(), end="")
-        else:
-            rows = [[part.replace("`", "") for part in setting] for setting in chosen]
-            console.out.print(text_table(["setting", "default", "wanted", "what it does"], rows))
+    chosen = described(key)
+    if json:
+        print_json({setting.key: setting._asdict() for setting in chosen})
+    elif markdown:
+        print(settings_page(), end="")
+    else:
+        rows = [[part.replace("`", "") for part in setting] for setting in chosen]
+        console.out.print(text_table(["setting", "default", "wanted", "what it does"], rows))
 
 
 @app.command("reproduce", epilog="Example: fedaws reproduce table1 --rows cifar10-resnet8 --methods fedaws,softmax")
@@ -249,47 +243,46 @@ def reproduce_command(
     json: Json = False,
 ) -> None:
     """Run a table of the paper, or go on with it, and set ours beside the paper's."""
-    with user_errors():
-        from fedaws.experiments.paper_tables import choose, load_table
-        from fedaws.experiments.reproduce import plan, reproduce
-        from fedaws.experiments.results import gather, write_results
+    from fedaws.experiments.paper_tables import choose, load_table
+    from fedaws.experiments.reproduce import plan, reproduce
+    from fedaws.experiments.results import gather, write_results
 
-        table = load_table(source)
-        chosen_rows = choose(list(table.rows), rows, "row", table.name)
-        chosen_methods = choose(table.methods, methods, "method", table.name)
-        out = out or RUNS / table.name
-        place = results or out
-        jobs = [] if show else plan(table, out, chosen_rows, chosen_methods, seeds, rounds, settings or [])
-        found = gather(table, out, place)  # a file that cannot be used shows before the hours, not after
-        stop = console.Stop()
-        begun = 0
+    table = load_table(source)
+    chosen_rows = choose(list(table.rows), rows, "row", table.name)
+    chosen_methods = choose(table.methods, methods, "method", table.name)
+    out = out or RUNS / table.name
+    place = results or out
+    jobs = [] if show else plan(table, out, chosen_rows, chosen_methods, seeds, rounds, settings or [])
+    figures = gather(table, out, place)  # a file that cannot be used shows before the hours, not after
+    stop = console.Stop()
+    begun = 0
 
-        def numbered(job: "Job") -> "Reporter":
-            nonlocal begun
-            begun += 1
-            return reporter(f"{begun}/{len(jobs)} {job.label}")
+    def numbered(job: "Job") -> "Reporter":
+        nonlocal begun
+        begun += 1
+        return reporter(f"{begun}/{len(jobs)} {job.label}")
 
-        def changed() -> None:
-            nonlocal found
-            found = gather(table, out, place)
-            write_results(found, place)
-            if stop() or begun < len(jobs):
-                console.err.print(results_table(found, chosen_rows, chosen_methods))
+    def changed() -> None:
+        nonlocal figures
+        figures = gather(table, out, place)
+        write_results(figures, place)
+        if stop() or begun < len(jobs):
+            console.err.print(results_table(figures, chosen_rows, chosen_methods))
 
-        with _interruptible(stop, "the same command"), console.progress(stop) as reporter:
-            missing = reproduce(jobs, numbered, changed)
-        if jobs and all(job.config.data.name in missing for job in jobs):
-            raise FedawsError("; ".join(missing.values()))
-        for message in missing.values():
-            console.warn(f"left out: {message}")
+    with _interruptible(stop, "the same command"), console.progress(stop) as reporter:
+        missing = reproduce(jobs, numbered, changed)
+    if jobs and all(job.config.data.name in missing for job in jobs):
+        raise FedawsError("; ".join(missing.values()))
+    for message in missing.values():
+        console.warn(f"left out: {message}")
+    if not show:
+        write_results(figures, place)
+    if json:
+        print_json(figures)
+    else:
+        console.out.print(results_table(figures, chosen_rows, chosen_methods))
         if not show:
-            write_results(found, place)
-        if json:
-            print_json(found)
-        else:
-            console.out.print(results_table(found, chosen_rows, chosen_methods))
-            if not show:
-                console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
+            console.say(f"page: {place / table.name}.md    figures: {place / table.name}.json")
 
 
 cli_people.register(app)

@@ -34,10 +34,10 @@ def described(key: str | None = None) -> list[Setting]:
     """
     if key is not None and key.startswith("options."):
         key = "options"  # the method knows which
-    found = [setting for setting in _all() if key in (None, setting.key, setting.key.partition(".")[0])]
-    if not found:
+    chosen = [setting for setting in _all() if key in (None, setting.key, setting.key.partition(".")[0])]
+    if not chosen:
         Config().override({str(key): None})  # tells which it may have been
-    return found
+    return chosen
 
 
 def settings_page() -> str:

@@ -1,12 +1,13 @@
 """What a person sees in the end: tables."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedaws.experiments.markdown import COLUMNS, Results, result_lines
+if TYPE_CHECKING:
+    from fedaws.experiments.markdown import Results  # and with it torch, which takes seconds
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -23,7 +24,7 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
     from fedaws.evaluate.catalogue import SUMMARY, format_mean, measure_of
 
     seeds = summary["seeds"]
-    caption = f"mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}"
+    caption = f"mean ± standard deviation over {seeds} {'seeds' if seeds > 1 else 'seed'}"
     table = Table("method", "", title=escape(title), caption=caption)
     for key in SUMMARY:
         table.add_column(measure_of(key).short, justify="right")
@@ -33,8 +34,10 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
     return table
 
 
-def results_table(results: Results, rows: Sequence[str], methods: Sequence[str]) -> Table:
+def results_table(results: "Results", rows: Sequence[str], methods: Sequence[str]) -> Table:
     """The paper's figures and ours side by side, for these rows and methods."""
+    from fedaws.experiments.markdown import COLUMNS, result_lines
+
     table = Table(title=escape(results["title"]), caption="percent; with several seeds mean ± standard deviation")
     for name in COLUMNS:
         table.add_column(

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.hashing import hash_tensor
-from fedaws.sparse import SparseRows
+from fedaws.sparse import SparseRows, starts_of
 
 SHIFT = 4
 """A crop is off centre by at most so many pixels; what it lacks at one side is the image mirrored."""
@@ -62,4 +62,4 @@ def leave_out(x: SparseRows, draws: Tensor, part: float) -> SparseRows:
     kept = (chance >= part * 2**40) | (chance == highest[rows])
     counts = torch.bincount(rows[kept], minlength=len(x))
     values = None if x.values is None else x.values[kept]
-    return SparseRows(x.indices[kept], values, F.pad(counts.cumsum(0), (1, 0)), x.width)
+    return SparseRows(x.indices[kept], values, starts_of(counts), x.width)

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
-from fedaws.sparse import Rows, SparseRows
+from fedaws.sparse import Rows, SparseRows, starts_of
 from fedaws.types import ClassFacts
 
 TestedOn = Literal["test", "held-out", "training"]
 _LABELS = "integer labels 0 … classes − 1"
-
-
 _MOST_HASHED = 1 << 26  # bytes
 
 
@@ -67,11 +65,9 @@ class FederatedData:
 
     def __repr__(self) -> str:
         """Without the numbers."""
-        clients, shape = len(self.class_of), tuple(self.x.shape[1:])
-        return (
-            f"FederatedData({len(self.y):,} examples of shape {shape} with {clients:,} clients, {self.num_classes:,} "
-            f"classes, {len(self.x_test):,} test examples)"
-        )
+        clients = f"{len(self.class_of):,} clients, {self.num_classes:,} classes"
+        examples = f"{len(self.y):,} examples of shape {self.example_shape}"
+        return f"FederatedData({examples} with {clients}, {len(self.x_test):,} test examples)"
 
     def to(self, device: torch.device) -> "FederatedData":
         """The same data on a device."""
@@ -118,37 +114,47 @@ def from_arrays(
     if kind != test_kind:  # of bytes and numbers only the bytes would be scaled to 0 … 1
         raise FedawsError(f"x has examples of {kind}, x_test of {test_kind}; make them equal")
     classes = _count_classes(labels, test_labels, num_classes)
-    if class_names is not None and len(class_names) != classes:
-        raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
-    if class_names is not None and len(set(class_names)) < len(class_names):
-        raise FedawsError("class_names has a name twice; give every class a name of its own")
+    names = checked_names(class_names, classes)
     if validation:
         keep, held_out = hold_out(len(labels), validation, seed)
         test_features, test_labels = features[held_out], labels[held_out]
         features, labels = features[keep], labels[keep]
     if num_classes is None:
         _no_empty_class(labels, classes, "lower validation" if validation else "renumber the labels")
-    order, starts = by_client(labels, classes, clients_per_class, classes_per_client, seed)
+    order, starts, class_of = deal_out(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=_channels_last(features[order]),
         y=labels[order],
         starts=starts,
-        class_of=classes_of_clients(classes, clients_per_class, classes_per_client),
+        class_of=class_of,
         num_classes=classes,
         # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
         x_test=_channels_last(test_features.clone()),
         y_test=test_labels,
-        class_names=None if class_names is None else tuple(class_names),
+        class_names=names,
         tested_on=tested_on,
         class_facts=None if class_features is None else ClassFacts(features=_class_features(class_features, classes)),
     )
 
 
-def _class_features(features: Any, classes: int) -> Tensor:
-    found = as_features(features, "class_features")
-    if found.ndim != 2 or len(found) != classes:
-        raise FedawsError(f"class_features has shape {tuple(found.shape)}; wanted a row for each of {classes} classes")
-    return found.to(torch.float32)
+def checked_names(names: Sequence[str] | None, classes: int) -> tuple[str, ...] | None:
+    """The classes' names, if they have any: one for each, none twice."""
+    if names is None:
+        return None
+    if len(names) != classes:
+        raise FedawsError(f"class_names has {len(names)} names for {classes} classes; give one name per class")
+    if len(set(names)) < classes:
+        raise FedawsError("class_names has a name twice; give every class a name of its own")
+    return tuple(names)
+
+
+def _class_features(given: Any, classes: int) -> Tensor:
+    features = as_features(given, "class_features").to(torch.float32)
+    if features.ndim != 2 or len(features) != classes:
+        raise FedawsError(
+            f"class_features has shape {tuple(features.shape)}; wanted a row for each of {classes} classes"
+        )
+    return features
 
 
 def what_is_tested(has_test: bool, validation: float) -> TestedOn:
@@ -291,23 +297,19 @@ def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[held:].sort().values, order[:held].sort().values
 
 
-def by_client(
+def deal_out(
     labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """The order that sorts examples by client, and where each client's begin."""
-    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
-    counts = torch.bincount(client, minlength=classes * clients_per_class)
-    return torch.argsort(client, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The order that sorts examples by client, where each client's begin, and its class, or its classes.
 
-
-def classes_of_clients(classes: int, clients_per_class: int, classes_per_client: int) -> Tensor:
-    """The class of each client, or its classes: the first one and those that follow it.
-
-    >>> classes_of_clients(3, 1, 2).tolist()
+    >>> deal_out(torch.tensor([2, 0, 1]), classes=3, clients_per_class=1, classes_per_client=2, seed=0)[2].tolist()
     [[0, 1], [1, 2], [2, 0]]
     """
+    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
+    counts = torch.bincount(client, minlength=classes * clients_per_class)
     first = torch.arange(classes).repeat_interleave(clients_per_class)
-    return first if classes_per_client == 1 else (first[:, None] + torch.arange(classes_per_client)) % classes
+    class_of = first if classes_per_client == 1 else (first[:, None] + torch.arange(classes_per_client)) % classes
+    return torch.argsort(client, stable=True), starts_of(counts), class_of
 
 
 def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int) -> Tensor:

@@ -2,17 +2,24 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.federated import FederatedData, by_client, classes_of_clients, hold_out, what_is_tested
+from fedaws.data.federated import FederatedData, checked_names, deal_out, hold_out, what_is_tested
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
-from fedaws.sparse import SparseRows, is_scipy
+from fedaws.sparse import SparseRows, from_numpy, is_scipy, starts_of
 from fedaws.types import ClassFacts
+
+
+class Split(NamedTuple):
+    """Sparse examples and their sets of labels: a training or a test part."""
+
+    x: SparseRows
+    labels: SparseRows
 
 
 def from_sparse(
@@ -59,10 +66,7 @@ def from_sparse(
     classes = sets.width
     if classes < 2:
         raise FedawsError("only one class; wanted at least two, to tell apart")
-    if class_names is not None and len(class_names) != classes:
-        raise FedawsError(f"class_names has {len(class_names)} names for {classes} classes; give one name per class")
-    if class_names is not None and len(set(class_names)) < len(class_names):
-        raise FedawsError("class_names has a name twice; give every class a name of its own")
+    names = checked_names(class_names, classes)
     rows = torch.arange(len(sets))
     if validation:
         rows, held_out = hold_out(len(sets), validation, seed)
@@ -78,16 +82,16 @@ def from_sparse(
         rows, drawn = rows[pairs // classes], pairs % classes
     else:
         drawn = one_label(sets, seed)[rows]
-    order, starts = by_client(drawn, classes, clients_per_class, classes_per_client, seed)
+    order, starts, class_of = deal_out(drawn, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=features.index_select(0, rows[order]),
         y=drawn[order],
         starts=starts,
-        class_of=classes_of_clients(classes, clients_per_class, classes_per_client),
+        class_of=class_of,
         num_classes=classes,
         x_test=test_features,
         y_test=test_sets,
-        class_names=None if class_names is None else tuple(class_names),
+        class_names=names,
         label_weights=weights,
         tested_on=tested_on,
         class_facts=ClassFacts(cooccurrence=label_pairs(sets.index_select(0, rows))) if cooccurrence else None,
@@ -139,9 +143,9 @@ def as_sparse(x: Any, name: str = "x", values: bool = True) -> SparseRows:
         if x.dtype.kind not in "biuf":
             raise FedawsError(f"{name} is a matrix of {x.dtype.name}; wanted real numbers")
         with np.errstate(all="ignore"):  # what is not finite afterwards is refused below
-            entries = torch.from_numpy(np.require(x.data, np.float32, ["C", "W"]))
-        ids = torch.from_numpy(np.require(x.indices, None, ["C", "W"]))
-        x = SparseRows(ids, entries, torch.from_numpy(np.require(x.indptr, np.int64, ["C", "W"])), x.shape[1])
+            numbers = np.require(x.data, np.float32, ["C", "W"])
+        columns = np.require(x.indices, None, ["C", "W"])
+        x = from_numpy(columns, numbers, np.require(x.indptr, np.int64, ["C", "W"]), x.shape[1])
     if not isinstance(x, SparseRows):
         raise FedawsError(f"{name} is a {type(x).__name__}; wanted a scipy sparse matrix or SparseRows")
     flaw = x.flaw()
@@ -167,13 +171,12 @@ def _bad_entry(x: SparseRows, name: str, entry: int, what: str) -> FedawsError:
 def _without_zeros(x: SparseRows) -> SparseRows:
     """The places of the entries that are not zero."""
     assert x.values is not None
-    kept = x.values != 0
-    starts = torch.cat([x.starts.new_zeros(1), kept.cumsum(0)])[x.starts]
-    return SparseRows(x.indices[kept], None, starts, x.width)
+    there = x.values != 0
+    return SparseRows(x.indices[there], None, starts_of(there)[x.starts], x.width)
 
 
 def _has_features(x: SparseRows) -> Tensor:
     if x.values is None:
         return x.counts > 0
-    totals = torch.cat([x.values.new_zeros(1, dtype=torch.float64), x.values.cumsum(0, dtype=torch.float64)])
-    return totals[x.starts[1:]] > totals[x.starts[:-1]]
+    totals = starts_of(x.values.to(torch.float64))[x.starts]
+    return totals[1:] > totals[:-1]

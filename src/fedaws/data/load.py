@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedaws.config import SPARSE, Config
 from fedaws.data.federated import FederatedData, as_features, as_labels, from_arrays, hold_out
-from fedaws.data.label_sets import from_sparse, inverse_propensities
+from fedaws.data.label_sets import Split, from_sparse, inverse_propensities
 from fedaws.data.sources.cifar import cifar
 from fedaws.data.sources.digits import digits
 from fedaws.data.sources.download import cache_folder
 from fedaws.data.sources.images import images
 from fedaws.data.sources.npz import read_npz
 from fedaws.data.sources.synthetic import synthetic
-from fedaws.data.sources.xc import SETS, Split, some_rows, xc
+from fedaws.data.sources.xc import SETS, some_rows, xc
 from fedaws.data.sources.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 

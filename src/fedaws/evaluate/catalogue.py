@@ -139,3 +139,14 @@ def format_mean(mean: float, spread: float | None, form: Form = "number") -> str
         return f"{format_value(mean, form)} ± {format_value(spread, form)}"
     digits = max(0, 1 - math.floor(math.log10(spread)))
     return f"{mean:,.{digits}f} ± {spread:,.{digits}f}".replace("-", "−")
+
+
+def duration(seconds: float) -> str:
+    """As exact as one wants to know it.
+
+    >>> [duration(s) for s in (4.2, 100, 600, 9000)]
+    ['4.2 s', '100 s', '10 min', '2.5 h']
+    """
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -47,5 +47,5 @@ def cooccurrence(W: Tensor, sets: SparseRows, num_neighbors: int | None) -> Cooc
             float((together.nnz - len(cohort)) / total), float((frequent / counts[cohort]).sum() / total)
         )
     neighbors = nearest(W, torch.from_numpy(cohort).to(W.device), None, num_neighbors).cpu().numpy()
-    found = np.asarray(together[np.repeat(cohort, num_neighbors), neighbors.ravel()]).ravel()
-    return Cooccurrence(float((found > 0).mean()), float((found / np.repeat(counts[cohort], num_neighbors)).mean()))
+    mined = np.asarray(together[np.repeat(cohort, num_neighbors), neighbors.ravel()]).ravel()  # n_cy of each pair
+    return Cooccurrence(float((mined > 0).mean()), float((mined / np.repeat(counts[cohort], num_neighbors)).mean()))

@@ -40,11 +40,11 @@ class ClassIndex:
         if probes < 1:
             raise FedawsError(f"probes={probes}; wanted at least one cell to look into")
         self._index.nprobe = min(probes, self.cells)
-        asked = F.pad(embeddings, (0, 1), value=1.0) if self._shifted else embeddings  # (g, 1) · (w, −shift)
-        scores, classes = self._index.search(_array(asked), min(k, self.num_classes))
-        found, values = (torch.from_numpy(array).to(embeddings.device) for array in (classes, scores))
-        found = found.masked_fill(values <= REMOVED / 2, -1)
-        return Ranking(found, values.masked_fill_(found < 0, -torch.inf))
+        queries = F.pad(embeddings, (0, 1), value=1.0) if self._shifted else embeddings  # (g, 1) · (w, −shift)
+        results = self._index.search(_array(queries), min(k, self.num_classes))
+        scores, classes = (torch.from_numpy(array).to(embeddings.device) for array in results)
+        classes = classes.masked_fill(scores <= REMOVED / 2, -1)
+        return Ranking(classes, scores.masked_fill_(classes < 0, -torch.inf))
 
 
 def _array(rows: Tensor) -> Any:

@@ -94,12 +94,12 @@ def _confused(own: Tensor, best: Tensor, classes: int, chosen: Tensor, images: T
                 "images": _thumbnails(images[at]) if shown and images is not None else [],
             }
         )
-    found: dict[str, Any] = {"errors": len(wrong), "pairs": told}
+    confusions: dict[str, Any] = {"errors": len(wrong), "pairs": told}
     if classes <= MOST_CONFUSED:
         known = own >= 0
         flat = torch.bincount(own[known] * classes + best[known], minlength=classes**2)
-        found["confusion"] = flat.view(classes, classes).tolist()
-    return found
+        confusions["confusion"] = flat.view(classes, classes).tolist()
+    return confusions
 
 
 def _images(x: Rows, cfg: Config) -> Tensor | None:

@@ -66,8 +66,8 @@ def right(classes: Tensor, labels: Rows) -> Tensor:
     if not len(labels.indices):
         return torch.zeros_like(classes, dtype=torch.bool)
     pairs = (labels.row_of_each * labels.width + labels.indices).sort().values
-    asked = torch.arange(len(labels), device=classes.device)[:, None] * labels.width + classes
-    return pairs[torch.searchsorted(pairs, asked).clamp_max(len(pairs) - 1)] == asked
+    codes = torch.arange(len(labels), device=classes.device)[:, None] * labels.width + classes
+    return pairs[torch.searchsorted(pairs, codes).clamp_max(len(pairs) - 1)] == codes
 
 
 def propensity_scored(ranking: Ranking, labels: SparseRows, weights: Tensor, k: int) -> float:

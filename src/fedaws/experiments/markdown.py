@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from fedaws.evaluate.catalogue import duration, format_mean
+
 Results = dict[str, Any]
 """What `fedaws.experiments.results.collect` gives and `docs/results/*.json` hold."""
 
@@ -12,7 +14,8 @@ NOTHING = "–"
 
 def results_page(results: Results) -> str:
     """The page, in Markdown."""
-    name, measures = results["table"], results["measures"]
+    name = results["table"]
+    measures = results["measures"]
     lines = [
         f"# {results['title']}",
         "",
@@ -45,56 +48,63 @@ def plot_name(results: Results, row: str) -> str:
 
 def result_lines(results: Results, row: dict[str, Any], methods: Collection[str]) -> Iterator[list[str]]:
     """For these methods of a row, and each measure: method, measure, the paper's figure, ours, rounds, time."""
-    for method, cell in row["methods"].items():
-        ours, name = cell["ours"], method
-        ends = [_rounds(ours), _duration(ours["seconds"])] if ours else [NOTHING, NOTHING]
-        for measure in results["measures"] if method in methods else []:
-            paper = f"{cell['paper'][measure]:.1f}" if cell["paper"] else NOTHING
-            figures = [paper, _figure(ours[measure]) if ours else NOTHING]
-            yield [name, measure.replace("precision", "P"), *figures, *ends]
-            name, ends = "", ["", ""]
+    for method in (m for m in row["methods"] if m in methods):
+        paper = row["methods"][method]["paper"]
+        ours = row["methods"][method]["ours"]
+        ends = [_rounds(ours), duration(round(ours["seconds"]))] if ours else [NOTHING, NOTHING]
+        for number, measure in enumerate(results["measures"]):
+            figures = [
+                _figure({"mean": paper[measure], "sd": None}) if paper else NOTHING,
+                _figure(ours[measure]) if ours else NOTHING,
+            ]
+            first = number == 0
+            short = measure.replace("precision", "P")
+            yield [method if first else "", short, *figures, *(ends if first else ["", ""])]
 
 
-def _figure(value: dict[str, Any]) -> str:
-    return f"{value['mean']:.1f}" + (f" ± {value['sd']:.1f}" if value["sd"] is not None else "")
+def _figure(percent: dict[str, Any]) -> str:
+    """As the catalogue has it, but for the sign: all figures of a page are percentages."""
+    spread = None if percent["sd"] is None else percent["sd"] / 100
+    return format_mean(percent["mean"] / 100, spread, "percent").removesuffix(" %")
 
 
 def _rounds(ours: dict[str, Any]) -> str:
     """How long the run was, and all in which it is not the run of the preset."""
-    if "rounds" not in ours:
-        notes = ["not federated: all examples with all their labels"]
-        return ", ".join([*notes, "on validation examples, not the test set"] if ours["validation"] else notes)
-    done, planned, preset = ours["rounds"], ours["planned_rounds"], ours["preset_rounds"]
-    notes = []
-    if not ours["finished"]:
-        notes = [f"{done:,} of {planned:,} rounds", "unfinished"]
-    elif ours["stopped_early"]:
-        notes = [f"stopped after {done:,} rounds" + ": it has collapsed" * ours["collapsed"]]
-    elif planned < preset:
-        notes = [f"{done:,} of {preset:,} rounds"]
+    if "rounds" in ours:
+        notes = _length(ours)
+        settings = [setting for setting in ours["settings"] if not setting.startswith("data.validation=")]
     else:
-        notes = [f"{done:,}"]
-    if planned != preset and not ours["stopped_early"] and (planned > preset or not ours["finished"]):
-        notes.append(f"the preset has {preset:,}")
+        notes = ["not federated: all examples with all their labels"]
+        settings = []
     if ours["validation"]:
         notes.append("on validation examples, not the test set")
-    others = [setting for setting in ours["settings"] if not setting.startswith("data.validation=")]
-    return ", ".join(notes) + (f", with {' '.join(others)}" if others else "")
+    if settings:
+        notes.append(f"with {' '.join(settings)}")
+    return ", ".join(notes)
 
 
-def _duration(seconds: float) -> str:
-    """As exact as one wants to know it.
-
-    >>> [_duration(s) for s in (4.2, 100, 600, 9000)]
-    ['4 s', '100 s', '10 min', '2.5 h']
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def _length(ours: dict[str, Any]) -> list[str]:
+    """Rounds done, planned, and of the preset, where they differ."""
+    done = ours["rounds"]
+    planned = ours["planned_rounds"]
+    preset = f"{ours['preset_rounds']:,}"
+    other_length = [f"the preset has {preset}"] if planned != ours["preset_rounds"] else []
+    if not ours["finished"]:
+        other_length = [] if ours["stopped_early"] else other_length
+        return [f"{done:,} of {planned:,} rounds", "unfinished", *other_length]
+    if ours["stopped_early"]:
+        return [
+            f"stopped after {done:,} rounds: it has collapsed"
+            if ours["collapsed"]
+            else f"stopped after {done:,} rounds"
+        ]
+    if planned < ours["preset_rounds"]:
+        return [f"{done:,} of {preset} rounds"]
+    return [f"{done:,}", *other_length]
 
 
 def _origin(method: str, ours: dict[str, Any]) -> str:
-    seeds = f"seed{'s' * (len(ours['seeds']) > 1)} {', '.join(map(str, ours['seeds']))}"
+    seeds = f"{'seeds' if len(ours['seeds']) > 1 else 'seed'} {', '.join(map(str, ours['seeds']))}"
     made_with = ", ".join([*(f"{name} {number}" for name, number in ours["versions"].items()), ours["machine"]])
     about = (
         f"largest class cosine {ours['max_cosine']:.2f}" if "max_cosine" in ours else f"`{' '.join(ours['settings'])}`"

@@ -9,16 +9,16 @@ from typing import Any
 from fedaws import config as configuration
 from fedaws.config import Config, check_effects
 from fedaws.errors import FedawsError, MissingData
-from fedaws.experiments.paper_tables import SLEEC, Table
-from fedaws.experiments.sleec.settings import SleecConfig
+from fedaws.experiments.paper_tables import CENTRALISED, Table
 from fedaws.files import read_json, write_text
 from fedaws.record.folder import RunFolder
-from fedaws.record.journal import same_config
-from fedaws.record.made_with import made_with
+from fedaws.record.journal import Metrics, same_config
+from fedaws.record.made_with import MADE_WITH, made_with
 from fedaws.training.session import Interrupted, Reporter
 from fedaws.training.train import train
 
-SLEEC_FILE = "sleec.json"
+ORACLE_FILE = "oracle.json"
+"""All that a centralised oracle leaves of a run: it has no rounds, and no model that others could load."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,48 @@ class Job:
     label: str
     config: Config
     place: Path
-    sleec: SleecConfig | None = None  # then it is SLEEC on the configuration's data, and no federation
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run has left in its folder."""
+
+    place: Path
+    config: Config
+    metrics: list[Metrics]
+    finished: bool  # it has come to its end, and its figures are there
+    made_with: dict[str, str]
+
+    @property
+    def last(self) -> Metrics:
+        """The newest figures."""
+        return self.metrics[-1] if self.metrics else {"round": 0}
+
+
+def read_record(place: Path) -> Record | None:
+    """The record in a folder, of a federated run or of an oracle; None if nothing was begun there."""
+    if (place / ORACLE_FILE).exists():
+        saved = _read_object(place / ORACLE_FILE, "config", "measures", "made_with")
+        return Record(place, configuration.parse(saved["config"]), [saved["measures"]], True, saved["made_with"])
+    folder = RunFolder(place)
+    if not folder.started:
+        return None
+    cfg = folder.config()
+    metrics = folder.metrics()
+    finished = folder.finished and any(row["round"] >= cfg.train.rounds for row in metrics)
+    note = place / MADE_WITH
+    return Record(place, cfg, metrics, finished, _read_object(note) if note.exists() else {})
+
+
+def _read_object(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON file of ours that has these keys."""
+    try:
+        saved = read_json(path)
+    except FedawsError:
+        saved = None
+    if not isinstance(saved, dict) or any(not isinstance(saved.get(key), dict) for key in keys):
+        raise FedawsError(f"{path} is damaged; move it away")
+    return saved
 
 
 def plan(
@@ -52,32 +93,18 @@ def plan(
                 cfg = cfg.with_(seed=cfg.seed + number)
                 check_effects(cfg)
                 place = out / row / f"{method}-seed{cfg.seed}"
-                label = f"{row} {method}, seed {cfg.seed}"
-                if method == SLEEC:
-                    job = Job(label, cfg, place, table.rows[row].sleec)
-                    if not _sleec_done(job):
-                        jobs.append(job)
-                    continue
-                if RunFolder(place).started:
-                    same_config(cfg, RunFolder(place).config(), place)
-                if not finished(RunFolder(place), cfg):
-                    jobs.append(Job(label, cfg, place))
+                record = read_record(place)
+                if record is not None:
+                    same_config(cfg, record.config, place)
+                if record is None or not record.finished:
+                    jobs.append(Job(f"{row} {method}, seed {cfg.seed}", cfg, place))
     return jobs
 
 
 def configured(table: Table, row: str, method: str, rounds: int | None = None, settings: Iterable[str] = ()) -> Config:
     """The configuration of one run; to stop early is to have fewer rounds, and nothing else."""
-    where = table.rows[row]
-    named = [] if method == SLEEC else [f"method={method}"]
-    own = [*where.settings, *table.own_settings(row, method)]
-    cfg = configuration.load(where.preset).override([*own, *settings, *named])
-    wanted = rounds or cfg.train.rounds
-    return cfg.override([f"train.rounds={min(wanted, table.stop_early.get(method, wanted))}"])
-
-
-def finished(folder: RunFolder, cfg: Config) -> bool:
-    """Whether the run has come to its end and its figures are there."""
-    return folder.finished and any(row["round"] >= cfg.train.rounds for row in folder.metrics())
+    cfg = table.preset(row, method).override([*settings, f"method={method}"])
+    return cfg.override([f"train.rounds={table.most_rounds(method, rounds or cfg.train.rounds)}"])
 
 
 def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed: Callable[[], None]) -> dict[str, str]:
@@ -102,40 +129,11 @@ def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed:
 
 
 def _run(job: Job, reporter: Reporter) -> None:
-    if job.sleec is not None:
-        from fedaws.experiments.sleec.measure import measure_sleec  # noqa: PLC0415 - nothing else need wait for scikit-learn
-
-        measures = measure_sleec(job.config, job.sleec)
-        write_text(job.place / SLEEC_FILE, json.dumps(sleec_facts(job) | measures | {"made_with": made_with()}) + "\n")
+    if job.config.method not in CENTRALISED:
+        train(config=job.config, folder=job.place, resume=True, reporter=reporter)
         return
-    train(config=job.config, folder=job.place, resume=True, reporter=reporter)
+    from fedaws.experiments.sleec.measure import measure_sleec  # noqa: PLC0415 - nothing else need wait for scikit-learn
 
-
-def sleec_facts(job: Job) -> dict[str, Any]:
-    """In what one SLEEC may differ from another."""
-    assert job.sleec is not None
-    data = job.config.data
-    asked = {"seed": job.config.seed, "validation": data.validation, "test_examples": data.test_examples}
-    return asked | {"settings": job.sleec.model_dump()}
-
-
-def _sleec_done(job: Job) -> bool:
-    path = job.place / SLEEC_FILE
-    if not path.exists():
-        return False
-    saved = read_object(path)
-    for key, wanted in sleec_facts(job).items():
-        if saved.get(key) != wanted:
-            raise FedawsError(f"{path} was made with {key}={saved.get(key)}, now it is {wanted}; move it away")
-    return True
-
-
-def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """A JSON file of ours that has these keys."""
-    try:
-        saved = read_json(path)
-    except FedawsError:
-        saved = None
-    if not isinstance(saved, dict) or any(key not in saved for key in keys):
-        raise FedawsError(f"{path} is damaged; move it away")
-    return saved
+    measures = measure_sleec(job.config)
+    record = {"config": job.config.model_dump(mode="json"), "measures": measures, "made_with": made_with()}
+    write_text(job.place / ORACLE_FILE, json.dumps(record) + "\n")

@@ -7,16 +7,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from fedaws import config as configuration
 from fedaws.config import Config, typed
 from fedaws.errors import FedawsError
 from fedaws.experiments.markdown import Results, plot_name, results_page
-from fedaws.experiments.paper_tables import ROLES, SLEEC, Table
-from fedaws.experiments.reproduce import SLEEC_FILE, configured, finished, read_object
+from fedaws.experiments.paper_tables import ROLES, Table
+from fedaws.experiments.reproduce import Record, configured, read_record
 from fedaws.files import read_json, write_text
-from fedaws.record.folder import RunFolder
-from fedaws.record.journal import Metrics, differences
-from fedaws.record.made_with import MADE_WITH
+from fedaws.record.journal import differences
 from fedaws.training.checks import COLLAPSED
 
 
@@ -30,7 +27,7 @@ def write_results(results: Results, folder: Path) -> None:
     path = folder / f"{results['table']}.json"
     text = json.dumps(results, indent=2, ensure_ascii=False)
     # A point of a curve on one line, not on four.
-    text = re.sub(r"\[([^][{}]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    text = re.sub(r"\[([^][{}]*)\]", lambda point: f"[{' '.join(point[1].split())}]", text)
     write_text(path, text + "\n")
     write_text(path.with_suffix(".md"), results_page(results))
     from fedaws.experiments.plots import plot_curves  # noqa: PLC0415 - nothing else need wait for matplotlib
@@ -86,7 +83,7 @@ def collect(table: Table, out: Path) -> Results:
                     method: {
                         "role": ROLES[method],
                         "paper": dict(zip(table.measures, figures, strict=True)) if figures else None,
-                        "ours": _sleec(table, name, out) if method == SLEEC else _ours(table, name, method, out),
+                        "ours": _ours(table, name, method, out),
                     }
                     for method, figures in row.paper.items()
                 },
@@ -96,78 +93,52 @@ def collect(table: Table, out: Path) -> Results:
     }
 
 
-class _Record:
-    """What a run has left in its folder."""
-
-    def __init__(self, place: Path) -> None:
-        folder, note = RunFolder(place), place / MADE_WITH
-        self.place, self.config, self.metrics = place, folder.config(), folder.metrics()
-        self.last: Metrics = self.metrics[-1] if self.metrics else {"round": 0}
-        self.finished = finished(folder, self.config)
-        self.made_with: dict[str, str] = read_object(note) if note.exists() else {}
-
-
 def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | None:
     """The figures of the finished runs; if there are none, of the unfinished one that has come furthest."""
-    places = [place for place in (out / row).glob(f"{method}-seed*") if RunFolder(place).started]
-    begun = sorted((record for record in map(_Record, places) if record.metrics), key=lambda r: r.config.seed)
+    begun = [record for place in (out / row).glob(f"{method}-seed*") if (record := read_record(place)) is not None]
+    begun = sorted((record for record in begun if record.metrics), key=lambda record: record.config.seed)
     if not begun:
         return None
-    records = [record for record in begun if record.finished] or [max(begun, key=lambda r: r.last["round"])]
+    records = [record for record in begun if record.finished] or [max(begun, key=lambda record: record.last["round"])]
     _check(records, table)
-    first, cfg, usual = records[0], records[0].config, configured(table, row, method)
-    own = [*table.rows[row].settings, *table.own_settings(row, method)]
-    preset_rounds = configuration.load(table.rows[row].preset).override(own).train.rounds
-    cosines = [record.last["max_cosine"] for record in records]
+    first = records[0]
+    usual = configured(table, row, method)
     made_with = {key: ", ".join(dict.fromkeys(r.made_with.get(key, "?") for r in records)) for key in first.made_with}
     return {
         **{name: _statistics([100 * record.last[name] for record in records]) for name in table.measures},
         "seeds": [record.config.seed for record in records],
         "finished": first.finished,
-        "rounds": first.last["round"],
-        "planned_rounds": cfg.train.rounds,
-        "preset_rounds": preset_rounds,
-        "stopped_early": method in table.stop_early and cfg.train.rounds == table.stop_early[method] < preset_rounds,
-        "collapsed": min(cosines) > COLLAPSED,
-        "max_cosine": round(max(cosines), 4),
-        "seconds": round(statistics.fmean(record.last["seconds"] for record in records), 1),
-        "validation": cfg.data.validation,
-        "settings": [*table.own_settings(row, method), *_settings(usual, cfg)],
+        **(_by_round(table, row, method, records) if "round" in first.last else {}),
+        **{name: _mean(records, name) for name in ("seconds", "prediction_seconds", "bytes") if name in first.last},
+        "validation": first.config.data.validation,
+        "settings": [*table.own_settings(row, method), *_settings(usual, first.config)],
         "command": _command(table, row, method, records, usual),
         "machine": made_with.pop("machine", "?"),
         "versions": made_with,
+    }
+
+
+def _by_round(table: Table, row: str, method: str, records: list[Record]) -> dict[str, Any]:
+    """How long federated runs were and should have been, how they ended, and their curves."""
+    planned = records[0].config.train.rounds
+    preset = table.preset(row, method).train.rounds
+    cosines = [record.last["max_cosine"] for record in records]
+    return {
+        "rounds": records[0].last["round"],
+        "planned_rounds": planned,
+        "preset_rounds": preset,
+        "stopped_early": planned == table.stop_early.get(method) and planned < preset,
+        "collapsed": min(cosines) > COLLAPSED,
+        "max_cosine": round(max(cosines), 4),
         "curve": [[[m["round"], round(100 * m[table.measures[0]], 4)] for m in record.metrics] for record in records],
     }
 
 
-def _sleec(table: Table, row: str, out: Path) -> dict[str, Any] | None:
-    """The figures of SLEEC, which has no rounds."""
-    files = sorted((out / row).glob(f"{SLEEC}-seed*/{SLEEC_FILE}"))
-    facts = ("seed", "seconds", "prediction_seconds", "bytes", "made_with", "validation", "test_examples", "settings")
-    found = [read_object(path, (*facts, *table.measures)) for path in files]
-    if not found:
-        return None
-    first = found[0]
-    for path, other in zip(files, found, strict=True):
-        if any(other[key] != first[key] for key in ("validation", "test_examples", "settings")):
-            raise FedawsError(f"{files[0]} and {path} differ in more than the seed; move one of them away")
-    made_with = dict(first["made_with"])
-    return {
-        **{name: _statistics([100 * each[name] for each in found]) for name in table.measures},
-        "seeds": sorted(each["seed"] for each in found),
-        "finished": True,
-        "seconds": round(statistics.fmean(each["seconds"] for each in found), 1),
-        "prediction_seconds": round(statistics.fmean(each["prediction_seconds"] for each in found), 1),
-        "bytes": first["bytes"],
-        "validation": first["validation"],
-        "settings": [f"{key}={value}" for key, value in first["settings"].items()],
-        "command": shlex.join(["fedaws", "reproduce", table.source, "--rows", row, "--methods", SLEEC]),
-        "machine": made_with.pop("machine", "?"),
-        "versions": made_with,
-    }
+def _mean(records: list[Record], name: str) -> float:
+    return round(statistics.fmean(record.last[name] for record in records), 1)
 
 
-def _check(records: list[_Record], table: Table) -> None:
+def _check(records: list[Record], table: Table) -> None:
     """Only runs that differ in nothing but the seed have a mean."""
     first = records[0]
     for record in records:
@@ -176,7 +147,7 @@ def _check(records: list[_Record], table: Table) -> None:
                 raise FedawsError(
                     f"{record.place} has no {name}, which {table.name} wants; there are {list(record.last)}"
                 )
-        for key, _, _ in differences(first.config.override([f"seed={record.config.seed}"]), record.config):
+        for key, _, _ in differences(first.config.with_(seed=record.config.seed), record.config):
             raise FedawsError(f"{first.place} and {record.place} differ in {key}; move one of them away")
 
 
@@ -192,7 +163,7 @@ def _settings(usual: Config, cfg: Config) -> list[str]:
     return [f"{key}={typed(value)}" for key, value, _ in differences(cfg, usual) if key not in left_out]
 
 
-def _command(table: Table, row: str, method: str, records: list[_Record], usual: Config) -> str:
+def _command(table: Table, row: str, method: str, records: list[Record], usual: Config) -> str:
     """What is typed to have these runs again."""
     words = ["fedaws", "reproduce", table.source, "--rows", row, "--methods", method]
     first, last = records[0].config, records[-1].config
@@ -200,6 +171,7 @@ def _command(table: Table, row: str, method: str, records: list[_Record], usual:
         words += ["--seeds", str(last.seed - first.seed + 1)]
     if first.train.rounds != usual.train.rounds:
         words += ["--rounds", str(first.train.rounds)]
-    for setting in [f"seed={first.seed}"] * (first.seed != usual.seed) + _settings(usual, first):
+    seed = [f"seed={first.seed}"] if first.seed != usual.seed else []
+    for setting in [*seed, *_settings(usual, first)]:
         words += ["-s", setting]
     return shlex.join(words)

@@ -163,7 +163,7 @@ class RunFolder:
         files = self.checkpoints()
         if not files:
             return None
-        tensors, facts = _read(files[-1])
+        tensors, facts = _read_state(files[-1])
         return _unpack(tensors, facts, start, files[-1]), facts
 
     # model
@@ -178,8 +178,9 @@ class RunFolder:
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
             raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
-        tensors, facts = _read(source)
-        W, bias = tensors.get("W"), tensors.get("bias")
+        tensors, facts = _read_state(source)
+        W = tensors.get("W")
+        bias = tensors.get("bias")
         if W is None or W.ndim != 2:
             raise damaged(source, "no matrix W of class embeddings in it")
         if bias is not None and bias.shape != W.shape[:1]:
@@ -193,7 +194,7 @@ def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:
+def _read_state(path: Path) -> tuple[dict[str, Tensor], Facts]:
     tensors, text = read_tensors(path)
     try:
         return tensors, Facts.model_validate_json(text)
@@ -219,11 +220,12 @@ def _pack(state: ServerState) -> dict[str, Tensor]:
 
 def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path) -> ServerState:
     """The state in a checkpoint, refused unless it has the run's own names, shapes and types."""
-    wanted = _pack(start)
+    own = _pack(start)
     if "bias" in tensors:  # of the last step, which no start has
-        wanted["bias"] = start.W.new_empty(len(start.W))
-    for name in sorted(wanted.keys() | tensors.keys()):
-        got, want = _kind(tensors.get(name)), _kind(wanted.get(name))
+        own["bias"] = start.W.new_empty(len(start.W))
+    for name in sorted(own.keys() | tensors.keys()):
+        got = _kind(tensors.get(name))
+        want = _kind(own.get(name))
         if got != want:
             raise FedawsError(
                 f"{path} is of another run: {name!r} is {got}, wanted {want}; resume the run it belongs to"

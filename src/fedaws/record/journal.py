@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +19,29 @@ from fedaws.types import Params, ServerState
 
 Metrics = dict[str, Any]
 
-_ASKED_AGAIN = (
-    "example_shape",
-    "example_dtype",
-    "class_names",
-    "own_encoder",
-    "own_data",
-    "data",
-    "own_method",
-    "role",
-    "start",
-    "own_measures",
-)
+_ASKED_AGAIN = ("example_shape", "example_dtype", "class_names", "own_encoder", "own_data", "data", "own_method",
+                "role", "start", "own_measures")  # fmt: skip
 """What must be the same when a run goes on; the weights themselves are in its checkpoint."""
+
+
+@dataclass
+class _Sums:
+    """What is added up as a run goes on: fields of `Facts`."""
+
+    loss_sum: float = 0.0
+    loss_rounds: int = 0
+    seconds: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 class Journal:
     """Opens or resumes the folder, adds up the rounds, writes rows, checkpoints and the model."""
 
     def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
-        self._cfg, self._facts, self._folder = cfg, facts, folder
-        self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
-        self._parts: dict[str, float] = {}
+        self._cfg = cfg
+        self._facts = facts
+        self._folder = folder
+        self._sums = _Sums()
         self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
 
     def held(self) -> AbstractContextManager[None]:
@@ -58,14 +60,13 @@ class Journal:
             folder.create(self._cfg)
         if not folder.finished:
             note_versions(folder.path)
-        found = folder.load_checkpoint(state) if going_on else None
-        if found is None:
+        checkpoint = folder.load_checkpoint(state) if going_on else None
+        if checkpoint is None:
             self.trace(state)
             return state, folder.rewind_metrics(0)
-        state, facts = found
+        state, facts = checkpoint
         _same_facts(self._facts, facts, folder.path)
-        self._loss_sum, self._rounds, self._seconds = facts.loss_sum, facts.loss_rounds, facts.seconds
-        self._parts = dict(facts.parts)
+        self._sums = _Sums(facts.loss_sum, facts.loss_rounds, facts.seconds, dict(facts.parts))
         history = folder.rewind_metrics(state.round_num)
         if state.round_num >= self._cfg.train.rounds and not history:
             raise FedawsError(
@@ -75,11 +76,13 @@ class Journal:
 
     def add(self, loss: float, seconds: float) -> None:
         """Count a round."""
-        self._loss_sum, self._rounds, self._seconds = self._loss_sum + loss, self._rounds + 1, self._seconds + seconds
+        self._sums.loss_sum += loss
+        self._sums.loss_rounds += 1
+        self._sums.seconds += seconds
 
     def spend(self, part: str, seconds: float) -> None:
         """Count time by what it went to."""
-        self._parts[part] = self._parts.get(part, 0.0) + seconds
+        self._sums.parts[part] = self._sums.parts.get(part, 0.0) + seconds
 
     def trace(self, state: ServerState) -> None:
         """Keep W, or a part of it, if this is one of the rounds for it: at most so often and so much in any run."""
@@ -92,13 +95,10 @@ class Journal:
 
     def measured(self, round_num: int, measures: dict[str, float]) -> Metrics:
         """The row of an evaluated round, written."""
-        row = {
-            "round": round_num,
-            "loss": self._loss_sum / self._rounds,
-            **measures,
-            "seconds": round(self._seconds, 3),
-        }
-        self._loss_sum, self._rounds = 0.0, 0
+        sums = self._sums
+        loss = sums.loss_sum / sums.loss_rounds
+        row = {"round": round_num, "loss": loss, **measures, "seconds": round(sums.seconds, 3)}
+        self._sums = replace(sums, loss_sum=0.0, loss_rounds=0)
         if self._folder is not None:
             self._folder.append_metrics(row)
         return row
@@ -119,8 +119,7 @@ class Journal:
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
-        sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds, "parts": self._parts}
-        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **sums})
+        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **vars(self._sums)})
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:

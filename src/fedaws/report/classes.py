@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from markupsafe import Markup
+from torch import Tensor
 
 from fedaws.evaluate.catalogue import format_value
 from fedaws.report import charts
-from fedaws.report.charts import Axes, Line
+from fedaws.report.charts import MOST_WRITTEN, Axes
 from fedaws.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, traces
 from fedaws.report.draft import PANELS, Draft
 from fedaws.report.figures import Figure, Table, class_names, num_classes, spaced, three, two
@@ -17,7 +17,6 @@ from fedaws.report.geometry import BINS, Cosines, Motion, cosines, motions
 from fedaws.report.words import EXAMPLES
 
 _IN_A_TABLE = 8  # rounds
-_CELLS = 16  # classes of a matrix that is written out in figures
 _DOTS = 40  # classes with a line of their own
 _PAIRS = 5  # of classes most confused
 
@@ -44,7 +43,7 @@ def motion_section(draft: Draft) -> dict[str, Any] | None:
         [[f"{r:,}", *(_at(moved[i], r) for i in range(len(chosen)))] for r in spaced(rounds, _IN_A_TABLE)],
     )
     return {
-        "panels": [_plane(draft, g, run, moved[i], i, zoom) for i, (g, run, _) in enumerate(chosen)],
+        "panels": [_plane(draft, g, run, moved[i], zoom) for i, (g, run, _) in enumerate(chosen)],
         "rounds": rounds,
         "table": table,
         "note": _plane_note([(g, run, moved[i]) for i, (g, run, _) in enumerate(chosen)]),
@@ -66,9 +65,8 @@ def _moving(draft: Draft, run: RunData) -> list[Trace]:
     return steps if len(steps) > 1 else []
 
 
-def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, number: int, zoom: float) -> dict[str, Any]:
+def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, zoom: float) -> dict[str, Any]:
     """A panel, and what the slider needs."""
-    colour = draft.colours[group.label]
     names = [class_names(run)(c) for c in motion.classes]
     ends = [(two(motion.largest[i], before=1), motion.rounds[i]) for i in (0, -1)]
     about = f"{group.label}: {len(names)} classes in the plane. The largest cosine between two of them goes from "
@@ -82,9 +80,8 @@ def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, number: int
         }
     )
     return {
-        "label": group.label,
-        "swatch": charts.swatch(colour),
-        "svg": charts.plane(motion.places, names, colour, number, zoom, about),
+        "group": group,
+        "plane": charts.plane(motion.places, names, zoom, about),
         "last": f"largest cosine {ends[1][0]}\nmean {two(motion.mean[-1], before=1)}",
     }
 
@@ -101,7 +98,7 @@ def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
     if len(panels) > 4:  # too many to be read one by one
         parts = [motion.share for _, _, motion in panels]
         shares = f"{format_value(min(parts), 'percent')} to {format_value(max(parts), 'percent')}"
-    seed = f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    seed = f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}"
     part = "A plane shows only a part of so many dimensions, of the rows' squared length"
     return f"{seed}; {', '.join(drawn)}. {part} {shares}."
 
@@ -112,7 +109,7 @@ def cosine_section(draft: Draft) -> dict[str, Any] | None:
     pairs = [(g, cosines(W, len(groups))) for g in groups if (W := class_matrix(g.shown, draft.notices)) is not None]
     if not pairs:
         return None
-    many = [(group, cosine) for group, cosine in pairs if cosine.classes > _CELLS]
+    many = [(group, cosine) for group, cosine in pairs if cosine.classes > MOST_WRITTEN]
     return {
         "panels": [_cosine_panel(draft, group, cosine, number) for number, (group, cosine) in enumerate(pairs)],
         "histogram": _histogram(draft, many) if many else None,
@@ -121,42 +118,48 @@ def cosine_section(draft: Draft) -> dict[str, Any] | None:
 
 def _cosine_panel(draft: Draft, group: Group, cosine: Cosines, number: int) -> dict[str, Any]:
     name = class_names(group.shown)
-    count = cosine.classes
-    panel: dict[str, Any] = {"label": group.label, "swatch": charts.swatch(draft.colours[group.label])}
-    panel |= {"heat": None, "image": None, "pairs": None}
-    if cosine.matrix is not None and count <= _CELLS:
-        cells = cosine.matrix.clone().fill_diagonal_(0).tolist()
-        text = [["" if i == j else two(v) for j, v in enumerate(row)] for i, row in enumerate(cells)]
-        caption = f"seed {group.shown.config.seed}"
-        return panel | {"heat": charts.heat_table(cells, [name(i)[:6] for i in range(count)], text, caption, "")}
+    many = cosine.classes > MOST_WRITTEN
+    matrix = None
     if cosine.matrix is not None:
-        matrix = cosine.matrix.clone().fill_diagonal_(0)
-        about = f"Cosines between all {count} classes of {group.label}; the nearest pairs stand below."
-        panel["image"] = charts.heat_image(matrix, about, f"cosine-{number}")
-        _keep_matrix(draft, f"cosine-{number}", matrix.tolist(), name, "cosine")
-    among = "" if cosine.searched == count else f", searched for {cosine.searched:,} of them"
+        values = cosine.matrix.clone().fill_diagonal_(0)
+        shades = values.sign() * values.abs().sqrt() if many else values  # small cells need strong colours
+        text = [["" if i == j else two(v) for j, v in enumerate(row)] for i, row in enumerate(values.tolist())]
+        about = f"Cosines between all {cosine.classes} classes of {group.label}; the nearest pairs stand below."
+        seed = f"seed {group.shown.config.seed}"
+        matrix = _matrix(draft, f"cosine-{number}", values, shades, text, name, (seed, about, "cosine"))
+    among = "" if cosine.searched == cosine.classes else f", searched for {cosine.searched:,} of them"
     rows = [[name(a), name(b), three(value)] for a, b, value in cosine.pairs]
-    return panel | {"pairs": Table(f"Nearest pairs of {count:,} classes{among}", ["class", "class", "cosine"], rows)}
+    pairs = Table(f"Nearest pairs of {cosine.classes:,} classes{among}", ["class", "class", "cosine"], rows)
+    return {"group": group, "matrix": matrix, "pairs": pairs if many else None}
 
 
 def _histogram(draft: Draft, many: list[tuple[Group, Cosines]]) -> Figure:
-    centres = [-1 + (2 * i + 1) / BINS for i in range(BINS)]
-    lines = [
-        Line(g.label, draft.colours[g.label], centres, [n / max(1, sum(c.histogram)) for n in c.histogram])
-        for g, c in many
-    ]
-    axes = Axes("Cosines between classes", "cosine", "percent", 0.0)
-    svg, draft.data["charts"]["cosines"] = _shifted(charts.steps_chart(lines, axes, "cosines"))
+    title = "Cosines between classes"
+    counts = [(group.label, group.colour, cosine.histogram) for group, cosine in many]
+    chart = draft.add(charts.histogram_chart(counts, -1.0, Axes(title, "cosine", "percent", 0.0), "cosines"))
     rows = [[g.label, three(c.mean), three(c.pairs[0][2]) if c.pairs else "–", _share_above(c, 0.5)] for g, c in many]
     head = ["method", "mean cosine", "largest", "pairs above 0.5"]
     note = "Share of pairs by cosine; of many classes the pairs of a thousand."
-    return Figure("Cosines between classes", note, svg, Table("Cosines between classes", head, rows))
+    return Figure(title, note, chart, Table(title, head, rows))
 
 
-def _keep_matrix(draft: Draft, key: str, rows: list[list[float]], name: Callable[[int], str], what: str) -> None:
-    """Values under the pointer."""
-    values = [[round(100 * v) for v in row] for row in rows]
-    draft.data["matrices"][key] = {"values": values, "names": [name(i)[:24] for i in range(len(rows))], "what": what}
+def _matrix(
+    draft: Draft,
+    key: str,
+    values: Tensor,
+    shades: Tensor,
+    text: list[list[str]],
+    name: Callable[[int], str],
+    words: tuple[str, str, str],
+) -> dict[str, Any]:
+    """A matrix, in `words` its caption, what it is, and its unit; of an image the page's script gets the values."""
+    caption, about, unit = words
+    names = [name(i) for i in range(len(values))]
+    matrix = charts.matrix(shades, text, names, caption, about, key)
+    if matrix["image"]:
+        percent = [[round(100 * v) for v in row] for row in values.tolist()]
+        draft.data["matrices"][key] = {"values": percent, "names": [name[:24] for name in names], "what": unit}
+    return matrix
 
 
 def class_section(draft: Draft) -> dict[str, Any] | None:
@@ -167,8 +170,7 @@ def class_section(draft: Draft) -> dict[str, Any] | None:
     first, details = examined[0]
     comparable = [(g, d) for g, d in examined if _subject(g.shown) == _subject(first.shown)]
     tested = sorted({c for _, d in comparable for c in d.classes})
-    dots = len(tested) <= _DOTS
-    plot, table = _dots(draft, comparable, tested) if dots else _class_histogram(draft, comparable)
+    section = _dots(comparable, tested) if len(tested) <= _DOTS else _class_histogram(draft, comparable)
     what = EXAMPLES[first.shown.tested_on]
     share = f"that carry its label, the share for which it is among the best {details.best_of}"
     note = f"Of the {what} {share if details.label_sets else 'of a class, the share whose best class it is'}."
@@ -176,8 +178,7 @@ def class_section(draft: Draft) -> dict[str, Any] | None:
         note += f" {details.examples:,} of {details.test_examples:,} {what}, evenly spaced."
     if len(comparable) < len(draft.groups):
         note += f" Only examined runs on the data of {first.label}."
-    title = "Share of each class that is right" if dots else "Share of the classes by their precision"
-    return {"title": title, "plot": plot, "table": table, "note": note}
+    return section | {"note": note}
 
 
 def _subject(run: RunData) -> tuple[object, ...]:
@@ -188,99 +189,84 @@ def _subject(run: RunData) -> tuple[object, ...]:
 Examined = list[tuple[Group, Details]]
 
 
-def _dots(draft: Draft, examined: Examined, tested: list[int]) -> tuple[Markup, Table]:
+def _dots(examined: Examined, tested: list[int]) -> dict[str, Any]:
     name = class_names(examined[0][0].shown)
     series: list[tuple[str, int, list[float | None]]] = []
     for group, d in examined:
         share = {c: right / n for c, right, n in zip(d.classes, d.right, d.count, strict=True) if n}
-        series.append((group.label, draft.colours[group.label], [share.get(c) for c in tested]))
+        series.append((group.label, group.colour, [share.get(c) for c in tested]))
     worst = min((v for _, _, values in series for v in values if v is not None), default=0.0)
     about = f"Share of each class's examples that are right: {len(tested)} classes, {len(examined)} methods."
-    plot = charts.dot_plot([name(c) for c in tested], series, 0.5 if worst >= 0.5 else 0.0, about)
+    dots = charts.dot_plot([name(c) for c in tested], series, 0.5 if worst >= 0.5 else 0.0, about)
     rows = [[name(c), *(_percent(values[i]) for _, _, values in series)] for i, c in enumerate(tested)]
-    return plot, Table("Per class", ["class", *(label for label, _, _ in series)], rows)
+    table = Table("Per class", ["class", *(label for label, _, _ in series)], rows)
+    return {"title": "Share of each class that is right", "dots": dots, "table": table}
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else format_value(value, "percent")
 
 
-def _class_histogram(draft: Draft, examined: Examined) -> tuple[Markup, Table]:
-    lines = []
+def _class_histogram(draft: Draft, examined: Examined) -> dict[str, Any]:
+    title = "Share of the classes by their precision"
+    axes = Axes(title, "share of a class's examples that are right", "percent", 0.0)
+    counts = [(group.label, group.colour, details.histogram) for group, details in examined]
+    chart = draft.add(charts.histogram_chart(counts, 0.0, axes, "classes"))
     rows = []
     for group, d in examined:
-        bins = len(d.histogram)
         name = class_names(group.shown)
-        centres = [(2 * i + 1) / (2 * bins) for i in range(bins)]
-        part = [n / max(1, sum(d.histogram)) for n in d.histogram]
-        lines.append(Line(group.label, draft.colours[group.label], centres, part))
         ranked = sorted(zip(d.classes, d.right, d.count, strict=True), key=lambda c: (c[1] / max(1, c[2]), -c[2]))
         rows += [[group.label, name(c), f"{right} of {n}"] for c, right, n in ranked[:5]]
-    axes = Axes("Share of the classes by their precision", "share of a class's examples that are right", "percent", 0.0)
-    plot, draft.data["charts"]["classes"] = _shifted(charts.steps_chart(lines, axes, "classes"))
-    return plot, Table("The hardest classes, those with most examples first", ["method", "class", "right"], rows)
+    table = Table("The hardest classes, those with most examples first", ["method", "class", "right"], rows)
+    return {"title": title, "dots": None, "chart": chart, "table": table}
 
 
 def confusion_section(draft: Draft) -> list[dict[str, Any]]:
     """What is taken for what: a matrix of few classes, and the worst pairs with examples."""
     examined = [(group, details) for group in draft.groups[:PANELS] if (details := group.shown.details)]
-    wrong = [_wrong(details.confusion or []) for _, details in examined]
-    largest = max((share for matrix in wrong for row in matrix for share in row), default=0.0) or 1.0
+    shares = [_confusions(details.confusion) for _, details in examined]
+    largest = max((float(wrong.max()) for wrong in shares if wrong is not None), default=0.0) or 1.0
+    panels = zip(examined, shares, strict=True)
     return [
-        _confusion_panel(draft, group, details, wrong[number], largest, number)
-        for number, (group, details) in enumerate(examined)
+        _confusion_panel(draft, group, details, wrong, largest, number)
+        for number, ((group, details), wrong) in enumerate(panels)
     ]
 
 
-def _wrong(counts: list[list[int]]) -> list[list[float]]:
-    """Of each true class the share taken for each other one."""
-    return [[0.0 if i == j else n / max(1, sum(row)) for j, n in enumerate(row)] for i, row in enumerate(counts)]
+def _confusions(counts: list[list[int]] | None) -> Tensor | None:
+    """Of each true class the share taken for each other one, [C, C]."""
+    if not counts:
+        return None
+    matrix = torch.tensor(counts, dtype=torch.float64)
+    return (matrix / matrix.sum(1, keepdim=True).clamp_min(1)).fill_diagonal_(0)
 
 
 def _confusion_panel(
-    draft: Draft, group: Group, details: Details, wrong: list[list[float]], largest: float, number: int
+    draft: Draft, group: Group, details: Details, wrong: Tensor | None, largest: float, number: int
 ) -> dict[str, Any]:
     """`largest` of all panels has the full colour: the same colour is the same share everywhere."""
     name = class_names(group.shown)
-    counts = details.confusion
-    heat = None
-    image = None
-    if counts:
-        if len(counts) <= _CELLS:
-            text = [[f"{n}" if n else "·" for n in row] for row in counts]
-            names = [name(i)[:6] for i in range(len(counts))]
-            cells = [[math.sqrt(share / largest) for share in row] for row in wrong]  # a single error is to be seen too
-            heat = charts.heat_table(cells, names, text, "rows are true, columns what they are taken for", "")
-        else:
-            about = f"Confusions of {group.label}: rows are true, columns taken for; the worst stand below."
-            image = charts.heat_image(torch.tensor(wrong) / largest, about, f"confusion-{number}")
-            _keep_matrix(draft, f"confusion-{number}", wrong, name, "% of the first are taken for the second")
+    matrix = None
+    if wrong is not None:
+        shades = (wrong / largest).sqrt()  # a single error is to be seen too
+        text = [[f"{n}" if n else "·" for n in row] for row in details.confusion or []]
+        about = f"Confusions of {group.label}: rows are true, columns taken for; the worst stand below."
+        words = "rows are true, columns what they are taken for", about, "% of the first are taken for the second"
+        matrix = _matrix(draft, f"confusion-{number}", wrong, shades, text, name, words)
     return {
-        "label": group.label,
-        "swatch": charts.swatch(draft.colours[group.label]),
-        "seed": group.shown.config.seed,
-        "errors": details.errors,
-        "examples": details.examples,
+        "group": group,
+        "details": details,
         "what": EXAMPLES[group.shown.tested_on],
-        "heat": heat,
-        "image": image,
-        "pairs": [_pair(pair, name) for pair in details.pairs[:_PAIRS]],
+        "matrix": matrix,
+        "name": name,
+        "pairs": [_with_sound_images(pair) for pair in details.pairs[:_PAIRS]],
     }
 
 
-def _pair(pair: Pair, name: Callable[[int], str]) -> dict[str, Any]:
-    images = [image for image in pair.images if _is_base64(image)][:4]
-    return {
-        "true": name(pair.true),
-        "taken": name(pair.taken),
-        "count": pair.count,
-        "examples": [(image, number) for image, number in zip(images, pair.examples, strict=False)],
-    }
-
-
-def _shifted(drawn: tuple[Markup, dict[str, Any]]) -> tuple[Markup, dict[str, Any]]:
-    """The page's script tells a histogram's values by bin."""
-    return drawn[0], drawn[1] | {"bins": True}
+def _with_sound_images(pair: Pair) -> Pair:
+    """At most four of its images, each of an example that is told."""
+    images = [image for image in pair.images if _is_base64(image)]
+    return pair.model_copy(update={"images": images[: min(4, len(pair.examples))]})
 
 
 def _share_above(cosine: Cosines, limit: float) -> str:

@@ -161,6 +161,7 @@ class Group:
 
     label: str
     runs: list[RunData]
+    colour: int = 0  # its number
 
     @property
     def config(self) -> Config:

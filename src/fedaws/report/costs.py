@@ -4,8 +4,7 @@ from collections import Counter
 from typing import Any
 
 from fedaws.evaluate.catalogue import format_value
-from fedaws.report import charts
-from fedaws.report.collect import Attendance, Group, Row, RunData
+from fedaws.report.collect import Group, Row, RunData
 from fedaws.report.figures import Table, in_bytes, num_classes, spaced
 
 MOST_FEDERATIONS = 4
@@ -46,7 +45,8 @@ def _time_panel(bars: list[Bar], kind: str, about: str) -> dict[str, Any]:
     parts = [name for name, _ in bars[0][1]]
     rows = [[label, *(format_value(seconds, "seconds") for _, seconds in spent)] for label, spent in bars]
     table = Table("Seconds per round, by part", [kind, *parts], rows)
-    return {"plot": charts.bars(bars, "seconds", about), "parts": parts, "table": table}
+    longest = max(sum(seconds for _, seconds in spent) for _, spent in bars) or 1.0
+    return {"bars": bars, "longest": longest, "about": about, "parts": parts, "table": table}
 
 
 def _traffic(group: Group) -> list[str]:
@@ -68,7 +68,7 @@ def flower(runs: list[RunData], notices: list[str]) -> list[dict[str, Any]]:
     for run in runs:
         if not run.attendance and not run.rejected and not any("round_seconds" in row for row in run.rows):
             continue
-        panel: dict[str, Any] = {"label": run.name, "grid": None, "table": None, "times": None, "rejected": None}
+        panel: dict[str, Any] = {"label": run.name, "names": None, "table": None, "times": None, "rejected": None}
         if run.attendance:
             panel |= _attendance(run)
         if run.rejected:
@@ -85,29 +85,22 @@ def flower(runs: list[RunData], notices: list[str]) -> list[dict[str, Any]]:
 
 def _attendance(run: RunData) -> dict[str, Any]:
     names = sorted({n for one in run.attendance for n in [*one.answered, *one.dropped]}, key=_natural)
-    rounds = spaced(run.attendance, 60)
     replies = sum(one.replies for one in run.attendance)
     orders = sum(one.asked for one in run.attendance)
     about = f"{len(names):,} nodes over {len(run.attendance):,} rounds: {replies:,} of {orders:,} orders were answered."
     if len(names) > _NODES:
         about += f" The first {_NODES} nodes are shown."
-    cells = [[_state(one, name) for one in rounds] for name in names[:_NODES]]
     rows = []
     for name in names[:_NODES]:
         drops = Counter(one.dropped[name] for one in run.attendance if name in one.dropped)
         why = ", ".join(f"{count} {reason}" for reason, count in drops.items()) or "–"
         rows.append([name, sum(name in one.answered for one in run.attendance), why])
     return {
-        "grid": charts.attendance_grid(names[:_NODES], [one.round for one in rounds], cells, about),
+        "names": names[:_NODES],
+        "rounds": spaced(run.attendance, 60),
         "about": about,
         "table": Table("Nodes", ["node", "answers", "dropped"], rows),
     }
-
-
-def _state(attendance: Attendance, name: str) -> str:
-    if name in attendance.answered:
-        return "answered"
-    return f"dropped, {attendance.dropped[name]}" if name in attendance.dropped else ""
 
 
 def _round_times(rows: list[Row]) -> dict[str, Any]:

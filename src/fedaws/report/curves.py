@@ -34,29 +34,27 @@ def curve_figures(draft: Draft, keys: Iterable[str]) -> list[Figure]:
 
 
 def _figure(draft: Draft, measure: Measure) -> Figure | None:
-    curves = [(group, line) for group in draft.groups if (line := _line(draft, group, measure.key)) is not None]
-    if not curves:
+    groups = [group for group in draft.groups if by_round(group, measure.key)]
+    if not groups:
         return None
-    lines = [line for _, line in curves]
+    lines = [_line(group, measure.key) for group in groups]
     if measure.bounds:
-        lines += [line for g, _ in curves if (line := _line(draft, g, measure.bounds, faint=True)) is not None]
+        lines += [_line(group, measure.bounds, faint=True) for group in groups if by_round(group, measure.bounds)]
     log = measure.log and _spans_decades(lines)
     axes = Axes(measure.title, "round", measure.form, None if log else measure.low, measure.high, log)
-    svg, draft.data["charts"][measure.key] = charts.line_chart(lines, axes, measure.key)
+    chart = draft.add(charts.line_chart(lines, axes, measure.key))
     note = measure.note.replace("{examples}", examples_of(draft.groups)) + (" Logarithmic scale." if log else "")
-    return Figure(measure.title, note, svg, _curve_table([g for g, _ in curves], measure))
+    return Figure(measure.title, note, chart, _curve_table(groups, measure))
 
 
-def _line(draft: Draft, group: Group, key: str, faint: bool = False) -> Line | None:
+def _line(group: Group, key: str, faint: bool = False) -> Line:
     values = by_round(group, key)
-    if not values:
-        return None
     rounds = spaced(sorted(values), _POINTS)
     several = not faint and any(len(values[r]) > 1 for r in rounds)
     label = f"{group.label}: {'gap' if key == 'theorem1_gap' else key}" if faint else group.label
     return Line(
         label,
-        draft.colours[group.label],
+        group.colour,
         [float(r) for r in rounds],
         [of_numbers.fmean(values[r]) for r in rounds],
         [min(values[r]) for r in rounds] if several else [],

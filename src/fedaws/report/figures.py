@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from fedaws.evaluate.catalogue import format_mean, measure_of
+from fedaws.report.charts import Chart
 from fedaws.report.collect import Group, RunData
 
 
@@ -26,8 +25,8 @@ class Figure:
 
     title: str
     note: str
-    plot: Markup
-    table: Table | None = None
+    chart: Chart
+    table: Table
 
 
 def _value(row: dict[str, float], key: str) -> float | None:
@@ -101,13 +100,6 @@ def class_names(run: RunData) -> Callable[[int], str]:
     """Names of classes by their numbers."""
     names = run.facts.class_names if run.facts else None
     return lambda c: names[c][:60] if names and 0 <= c < len(names) else str(c)
-
-
-def duration(seconds: float) -> str:
-    """As exact as one wants to know it."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def in_bytes(count: int) -> str:

@@ -6,11 +6,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.catalogue import SUMMARY, measure_of
+from fedaws.evaluate.catalogue import SUMMARY, duration, format_value, measure_of
 from fedaws.files import write_text
 from fedaws.report import charts, words
 from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
@@ -18,7 +18,7 @@ from fedaws.report.collect import Collected, collect
 from fedaws.report.costs import flower, times
 from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures, own_measures
 from fedaws.report.draft import Draft, draft_of
-from fedaws.report.figures import duration, plus_minus, statistics
+from fedaws.report.figures import plus_minus, statistics
 
 REPORT = "report.html"
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
@@ -45,12 +45,17 @@ def make_page(collected: Collected) -> str:
     """The whole page as text."""
     draft = draft_of(collected)
     context = _context(draft, collected)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    here = resources.files("fedaws.report")
-    parts = {name: (here / name).read_text(encoding="utf-8") for name in ("template.html", "style.css", "script.js")}
-    return environment.from_string(parts["template.html"]).render(
-        **context, style=Markup(parts["style.css"]), script=Markup(parts["script.js"]), data=_json(draft.data)
+    loader = PackageLoader("fedaws", "report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {"paint": charts.paint, "dash": charts.dash, "px": "{:.1f}".format, "value": format_value}
+    environment.filters["grouped"] = "{:,}".format
+    environment.globals["box"] = charts.BOX
+    here = resources.files("fedaws.report")
+    style, script = (Markup((here / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
+    template = environment.get_template("template.html")
+    return template.render(**context, style=style, script=script, data=_json(draft.data))
 
 
 def _json(data: Any) -> Markup:
@@ -69,7 +74,7 @@ def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
         "title": words.title(groups),
         "subtitle": words.subtitle(groups),
         "lead": words.lead(groups),
-        "legend": [(charts.swatch(draft.colours[g.label]), g.label) for g in groups],
+        "groups": groups,
         "columns": [measure_of(key).short for key in columns],
         "summary": _summary(draft, columns),
         "runs": words.runs_table(runs),
@@ -102,8 +107,7 @@ def _summary(draft: Draft, columns: list[str]) -> list[dict[str, Any]]:
         seconds = statistics(group, "seconds")
         rows.append(
             {
-                "swatch": charts.swatch(draft.colours[group.label]),
-                "label": group.label,
+                "group": group,
                 "role": run.role,
                 "sees": _SEES.get(run.sent_rows or "", "–"),
                 "values": [plus_minus(group, key) for key in columns],

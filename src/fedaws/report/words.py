@@ -5,10 +5,10 @@ import shlex
 
 from fedaws import config as configuration
 from fedaws.config import Config
-from fedaws.evaluate.catalogue import format_value, measure_of
+from fedaws.evaluate.catalogue import duration, format_value, measure_of
 from fedaws.record.journal import differences
 from fedaws.report.collect import Group, RunData, setting
-from fedaws.report.figures import Table, duration, num_classes, plus_minus, statistics
+from fedaws.report.figures import Table, num_classes, plus_minus, statistics
 
 _BOUNDS = ("error", "error_bound", "error_bound_cosine", "lemma1_bound", "min_separation", "positive_radius",
            "theorem1_gap", "theorem1_bound")  # fmt: skip
@@ -227,7 +227,8 @@ def _words(run: RunData, left_out: set[str], seed: int) -> list[str]:
         for key, _, _ in differences(cfg, usual)
         if key not in left_out
     ]
-    settings += [f"seed={seed}"] * (seed != usual.seed)
+    if seed != usual.seed:
+        settings.append(f"seed={seed}")
     return [cfg.name, *(word for setting in settings for word in ("-s", setting))]
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaws.data.label_sets import Split
 from fedaws.data.sources import xc_text
-from fedaws.data.sources.xc_text import Matrices, read_text
+from fedaws.data.sources.xc_text import read_text
 from helpers import refusal
 
 Row = tuple[list[int], list[tuple[int, float]]]
@@ -27,12 +28,12 @@ def by_a_loop(text: str) -> list[Row]:
     return rows
 
 
-def rows_of(m: Matrices) -> list[Row]:
+def rows_of(read: Split) -> list[Row]:
     rows: list[Row] = []
-    for i in range(len(m.label_starts) - 1):
-        entries = slice(m.feature_starts[i], m.feature_starts[i + 1])
-        pairs = list(zip(m.features[entries].tolist(), m.values[entries].tolist(), strict=True))
-        rows.append((m.labels[m.label_starts[i] : m.label_starts[i + 1]].tolist(), pairs))
+    for x, labels in zip(read.x.split(1), read.labels.split(1), strict=True):
+        assert x.values is not None
+        pairs = list(zip(x.indices.tolist(), x.values.tolist(), strict=True))
+        rows.append((labels.indices.tolist(), pairs))
     return rows
 
 
@@ -58,7 +59,7 @@ def test_the_rows_are_those_of_a_plain_loop(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(xc_text, "BLOCK", block)
         read = read_text(path)
-    assert (read.num_features, read.num_labels) == (100, 50)
+    assert (read.x.width, read.labels.width) == (100, 50)
     expected = by_a_loop(path.read_text())
     for got, want in zip(rows_of(read), expected, strict=True):
         assert got[0] == want[0]
@@ -177,8 +178,8 @@ def test_bytes_at_random_are_read_or_refused_in_one_line(tmp_path: Path) -> None
         except Exception:
             assert str(path) in refusal(partial(read_text, path))
         else:
-            assert (read.features < 100).all()
-            assert (read.labels < 50).all()
+            assert (read.x.indices < 100).all()
+            assert (read.labels.indices < 50).all()
 
 
 def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:

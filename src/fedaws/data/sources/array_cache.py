@@ -28,9 +28,9 @@ def cached(path: Path, key: str, build: Callable[[], Arrays]) -> Arrays:
     nothing can be written the arrays are made anew each time. They are copied into memory: checking them reads all of
     them anyway, and a mapped file that somebody cuts short would end the process.
     """
-    found = _read(path, key)
-    if found is not None:
-        return found
+    earlier = _read_earlier(path, key)
+    if earlier is not None:
+        return earlier
     arrays = {name: np.ascontiguousarray(array) for name, array in build().items()}
     about = {"format": _FORMAT, "key": key, "checksums": json.dumps({n: _checksum(a) for n, a in arrays.items()})}
     try:
@@ -40,7 +40,7 @@ def cached(path: Path, key: str, build: Callable[[], Arrays]) -> Arrays:
     return arrays
 
 
-def _read(path: Path, key: str) -> Arrays | None:
+def _read_earlier(path: Path, key: str) -> Arrays | None:
     """None for whatever is not exactly what was written; it is then written again."""
     try:
         about = read_safetensors(path, only=())[1]

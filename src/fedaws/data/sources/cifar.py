@@ -7,7 +7,7 @@ import hashlib
 import io
 import pickle
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ class Version:
     names: str
     md5: Mapping[str, str] = field(default_factory=dict)  # of the files that are pickles
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.train, self.test, self.names)
+
 
 @dataclass(frozen=True)
 class Cifar:
@@ -54,11 +59,11 @@ class Cifar:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a data set was found, and how to get a file of it."""
+    """A version of a data set, where it lies, and the content of its files."""
 
     version: Version
     place: Path
-    read: Callable[[str], bytes | None]
+    files: dict[str, bytes]
 
     def wrong(self, file: str, what: str) -> FedawsError:
         return FedawsError(f"{file} in {self.place} {what}; delete {self.place} and get it anew")
@@ -147,9 +152,11 @@ def _find(which: Cifar, roots: list[Path]) -> _Source | None:
             for version in which.versions:
                 for folder in (root / version.folder, root):
                     if folder.name == version.folder and folder.is_dir():
-                        return _Source(version, folder, _folder_reader(folder))
-                if (root / version.archive.name).is_file():
-                    return _Source(version, root / version.archive.name, _archive_reader(version, root))
+                        files = [file for file in version.files if (folder / file).exists()]
+                        return _Source(version, folder, {file: read_bytes(folder / file, _LARGEST) for file in files})
+                archive = root / version.archive.name
+                if archive.is_file():
+                    return _Source(version, archive, _unpack(archive, version))
         except OSError as error:
             raise FedawsError(
                 f"cannot look into {root}: {error.strerror or error}; make it readable or set data.root"
@@ -159,32 +166,13 @@ def _find(which: Cifar, roots: list[Path]) -> _Source | None:
 
 def _download(which: Cifar, cache: Path) -> _Source:
     version = which.versions[0]
-    return _Source(version, fetch(version.archive, cache), _archive_reader(version, cache))
-
-
-def _folder_reader(folder: Path) -> Callable[[str], bytes | None]:
-    def read(file: str) -> bytes | None:
-        return read_bytes(folder / file, _LARGEST) if (folder / file).exists() else None
-
-    return read
-
-
-def _archive_reader(version: Version, root: Path) -> Callable[[str], bytes | None]:
-    """All files in one pass, for every look back would unpack from the beginning; each is handed out once."""
-    contents: dict[str, bytes] | None = None
-
-    def read(file: str) -> bytes | None:
-        nonlocal contents
-        if contents is None:
-            contents = _unpack(root / version.archive.name, version)
-        return contents.pop(file, None)
-
-    return read
+    archive = fetch(version.archive, cache)
+    return _Source(version, archive, _unpack(archive, version))
 
 
 def _unpack(path: Path, version: Version) -> dict[str, bytes]:
-    """The wanted files, in memory."""
-    wanted = {f"{version.folder}/{file}": file for file in (*version.train, version.test, version.names)}
+    """The files of an archive, in one pass: every look back would unpack from the beginning."""
+    names = {f"{version.folder}/{file}": file for file in version.files}
     contents = {}
     with open_regular(path, _LARGEST) as file, reading(path):
         if not _is_published(file, version.archive.md5):
@@ -192,9 +180,9 @@ def _unpack(path: Path, version: Version) -> dict[str, bytes]:
         file.seek(0)
         with tarfile.open(fileobj=file, mode="r:gz") as tar:
             for member in tar:
-                content = tar.extractfile(member) if member.name in wanted else None
+                content = tar.extractfile(member) if member.name in names else None
                 if content is not None:
-                    contents[wanted[member.name]] = content.read()
+                    contents[names[member.name]] = content.read()
     return contents
 
 
@@ -221,7 +209,7 @@ def _unpickled(source: _Source, file: str, content: bytes) -> dict[bytes, Any]:
 
 def _names(which: Cifar, source: _Source) -> Names | None:
     file = source.version.names
-    content = source.read(file)
+    content = source.files.get(file)
     if content is None:
         return which.names
     lines = content.split() if file.endswith(".txt") else _unpickled(source, file, content)[which.names_key]
@@ -237,7 +225,7 @@ def _examples(which: Cifar, source: _Source, files: Iterable[str]) -> tuple[Imag
 
 def _batch(which: Cifar, source: _Source, file: str) -> tuple[Images, Labels]:
     """One file's images [N, 3072] and classes, checked."""
-    content = source.read(file)
+    content = source.files.get(file)
     if content is None:
         raise FedawsError(f"{source.place} has no {file}; delete it and get it anew")
     x, y = (_from_binary if file.endswith(".bin") else _from_pickle)(which, source, file, content)

@@ -23,7 +23,7 @@ def read_npz(path: Path, names: Sequence[str], kind: str, fix: str) -> Arrays:
     """The arrays of these names; a file that is not a sound one `of a kind` is refused with the `fix`."""
     with open_regular(path, LARGE) as file, reading(path):
         try:
-            return _read(path, zipfile.ZipFile(file), names)
+            return _read_arrays(path, zipfile.ZipFile(file), names)
         except (FedawsError, MemoryError, OSError):
             raise
         except Exception as error:  # zipfile and NumPy meet damaged bytes with any of a dozen exceptions
@@ -31,7 +31,7 @@ def read_npz(path: Path, names: Sequence[str], kind: str, fix: str) -> Arrays:
             raise FedawsError(f"{path} is not a sound {kind} ({why}); {fix}") from None
 
 
-def _read(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> Arrays:
+def _read_arrays(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> Arrays:
     missing = [name for name in names if f"{name}.npy" not in archive.NameToInfo]
     if missing:
         raise FedawsError(f"{path} has no {', '.join(missing)}; wanted the arrays {', '.join(names)}")

@@ -4,25 +4,23 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fedaws.data.label_sets import as_sparse
+from fedaws.data.label_sets import Split, as_sparse
 from fedaws.data.sources.array_cache import Arrays, cached
 from fedaws.data.sources.npz import read_npz
-from fedaws.data.sources.xc_text import Matrices, read_text, widest
+from fedaws.data.sources.xc_text import read_text, widest
 from fedaws.errors import FedawsError, MissingData
 from fedaws.hashing import fold
-from fedaws.sparse import SparseRows
+from fedaws.sparse import SparseRows, from_numpy
 
 _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes what it gives
 _REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
-_ARRAYS = {"features", "values", "feature_starts", "labels", "label_starts", "widths"}
+_ARRAYS = ("features", "values", "feature_starts", "labels", "label_starts", "widths")
 _PAIRS = (("X.{}.npz", "Y.{}.npz", ("trn", "tst")), ("X_{}.npz", "Y_{}.npz", ("train", "test")))
 
 
@@ -48,13 +46,6 @@ SETS = {
     "wikilshtc-325k": Shape(1_617_899, 325_056, 1_778_351, 587_084, 3.19, 42.1, 20, (0.5, 0.4)),
     "amazon-670k": Shape(135_909, 670_091, 490_449, 153_025, 5.45, 75.7, 200, (0.6, 2.6)),
 }
-
-
-class Split(NamedTuple):
-    """Sparse examples and their label sets."""
-
-    x: SparseRows
-    labels: SparseRows
 
 
 def xc(name: str, roots: Iterable[Path], cache: Path) -> tuple[Split, Split]:
@@ -89,20 +80,20 @@ def some_rows(split: Split, count: int | None) -> Split:
 
 def to_split(arrays: Arrays) -> Split:
     """From the arrays of the cache."""
-    if arrays.keys() != _ARRAYS or arrays["widths"].shape != (2,):
+    if arrays.keys() != set(_ARRAYS) or arrays["widths"].shape != (2,):
         raise FedawsError(f"arrays {', '.join(arrays)}; wanted {', '.join(_ARRAYS)}, with two widths")
-    widths = list(map(int, arrays["widths"].tolist()))
-    part = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    x = SparseRows(part["features"], part["values"], part["feature_starts"], widths[0])
-    labels = SparseRows(part["labels"], None, part["label_starts"], widths[1])
-    return Split(as_sparse(x), as_sparse(labels, "labels", values=False))
+    features, values, feature_starts, labels, label_starts, widths = (arrays[name] for name in _ARRAYS)
+    x = from_numpy(features, values, feature_starts, int(widths[0]))
+    sets = from_numpy(labels, None, label_starts, int(widths[1]))
+    return Split(as_sparse(x), as_sparse(sets, "labels", values=False))
 
 
-def to_arrays(matrices: Matrices) -> Arrays:
+def to_arrays(split: Split) -> Arrays:
     """What the cache holds of a part."""
-    widths = np.array([matrices.num_features, matrices.num_labels], dtype=np.int64)
-    arrays = {name: array for name, array in matrices._asdict().items() if isinstance(array, np.ndarray)}
-    return arrays | {"widths": widths}
+    x, labels = split
+    widths = torch.tensor([x.width, labels.width])
+    tensors = (x.indices, x.values, x.starts, labels.indices, labels.starts, widths)
+    return {name: tensor.numpy() for name, tensor in zip(_ARRAYS, tensors, strict=True) if tensor is not None}
 
 
 # --- where they are -------------------------------------------------------------------------------------------------
@@ -153,7 +144,7 @@ def _split(folder: Path, part: int, cache: Path) -> Split:
     facts = [(str(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in resolved]
     digest = hashlib.sha256("\0".join(map(str, resolved)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     place = cache / f"{folder.resolve().name[:80]}-{files[0].stem[:80]}-{digest}.safetensors"
-    arrays = cached(place, f"{_VERSION} {facts}", lambda: to_arrays(_read(files)))
+    arrays = cached(place, f"{_VERSION} {facts}", lambda: to_arrays(read_part(files)))
     try:
         return to_split(arrays)
     except FedawsError as error:
@@ -165,68 +156,36 @@ def _pair_names(part: int) -> tuple[str, str]:
     return x.format(parts[part]), y.format(parts[part])
 
 
-def _read(files: tuple[Path, ...]) -> Matrices:
+def read_part(files: tuple[Path, ...]) -> Split:
+    """One text, or a pair of matrices."""
     if len(files) == 1:
         return read_text(files[0])
-    x, y = (_read_npz(path) for path in files)
-    if len(x.starts) != len(y.starts):
-        raise FedawsError(f"{files[0]} has {len(x.starts) - 1} rows, {files[1]} {len(y.starts) - 1}; wanted as many")
-    kept = y.values != 0
-    label_starts = np.concatenate([np.zeros(1, np.int64), kept.cumsum(dtype=np.int64)])[y.starts]
-    return Matrices(x.indices, x.values, x.starts, y.indices[kept], label_starts, x.width, y.width)
+    x = _read_npz(files[0])
+    labels = _read_npz(files[1], values=False)
+    if len(x) != len(labels):
+        raise FedawsError(f"{files[0]} has {len(x)} rows, {files[1]} {len(labels)}; wanted as many")
+    return Split(x, labels)
 
 
-# --- .npz -----------------------------------------------------------------------------------------------------------
-
-
-class _Csr(NamedTuple):
-    indices: NDArray[np.int32]
-    values: NDArray[np.float32]
-    starts: NDArray[np.int64]
-    width: int
-
-
-def _read_npz(path: Path) -> _Csr:
-    """A matrix as `scipy.sparse.save_npz` writes it, checked."""
+def _read_npz(path: Path, values: bool = True) -> SparseRows:
+    """A matrix as `scipy.sparse.save_npz` writes it, checked; without `values` a set of columns per row."""
     fix = "save it anew: scipy.sparse.save_npz"
-    parts = read_npz(path, ("format", "shape", "indptr", "indices", "data"), "sparse matrix", fix)
-    try:
-        return _checked(path, **parts)
-    except FedawsError:
-        raise
-    except ValueError as error:
-        raise FedawsError(f"{path} is not a sound sparse matrix ({error}); {fix}") from None
-
-
-def _checked(
-    path: Path,
-    format: NDArray[Any],
-    shape: NDArray[Any],
-    indptr: NDArray[Any],
-    indices: NDArray[Any],
-    data: NDArray[Any],
-) -> _Csr:
-    if format.ndim or format.item() not in (b"csr", "csr"):
-        raise ValueError("its format is another, wanted csr")
-    if shape.shape != (2,) or any(part.dtype.kind not in "iu" for part in (shape, indptr, indices)):
-        raise ValueError("its shape, row starts or columns are not whole numbers")
-    if any(part.ndim != 1 for part in (indptr, indices, data)) or data.dtype.kind not in "biuf":
-        raise ValueError("its row starts, columns or values are not lists of real numbers")
-    rows, width = map(int, shape)
-    if not 1 <= width <= widest(path):
-        raise ValueError(f"it has {width:,} columns; wanted 1 to {widest(path):,} in a file of this size")
-    starts = indptr.astype(np.int64)
-    if rows < 1 or len(starts) != rows + 1 or starts[0] != 0 or (starts[1:] < starts[:-1]).any():
-        raise ValueError(f"row starts that do not fit {rows} rows")
-    if not starts[-1] == len(indices) == len(data):
-        raise ValueError(f"{len(indices)} columns, {len(data)} values, wanted {starts[-1]} of both")
-    with np.errstate(all="ignore"):  # what is not finite afterwards is refused below
-        values = data.astype(np.float32)
-    for wrong, what in (
-        ((indices < 0) | (indices >= width), f"a column that is not 0 to {width - 1}"),
-        (~((values >= 0) & (values < np.inf)), "a value that is negative or not finite"),
-    ):
-        if wrong.any():
-            row = int(np.searchsorted(starts, wrong.argmax(), side="right")) - 1
-            raise FedawsError(f"{path}, row {row}: {what}; drop or mend it")
-    return _Csr(indices.astype(np.int32), values, starts, width)
+    names = ("format", "shape", "indptr", "indices", "data")
+    form, shape, starts, columns, numbers = read_npz(path, names, "sparse matrix", fix).values()
+    flaw = None
+    if form.ndim or form.item() not in (b"csr", "csr"):
+        flaw = "its format is another, wanted csr"
+    elif shape.shape != (2,) or any(part.dtype.kind not in "iu" for part in (shape, starts, columns)):
+        flaw = "its shape, row starts or columns are not whole numbers"
+    elif any(part.ndim != 1 for part in (starts, columns, numbers)) or numbers.dtype.kind not in "biuf":
+        flaw = "its row starts, columns or values are not lists of real numbers"
+    elif not 1 <= shape[1] <= widest(path):
+        flaw = f"it has {shape[1]:,} columns; wanted 1 to {widest(path):,} in a file of this size"
+    elif not 1 <= shape[0] == len(starts) - 1:
+        flaw = f"it has {len(starts)} row starts for {shape[0]} rows"
+    if flaw:
+        raise FedawsError(f"{path} is not a sound sparse matrix ({flaw}); {fix}")
+    with np.errstate(all="ignore"):  # what does not fit is then below 0 or not finite, and refused
+        parts = columns.astype(np.int64), numbers.astype(np.float32), starts.astype(np.int64)
+    rows = as_sparse(from_numpy(*parts, int(shape[1])), str(path), values)
+    return replace(rows, indices=rows.indices.to(torch.int32))

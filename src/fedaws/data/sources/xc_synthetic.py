@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaws.data.label_sets import Split
 from fedaws.data.sources.array_cache import Arrays, cached
-from fedaws.data.sources.xc import SETS, Shape, Split, to_arrays, to_split
-from fedaws.data.sources.xc_text import Matrices
+from fedaws.data.sources.xc import SETS, Shape, to_arrays, to_split
 from fedaws.errors import FedawsError
 from fedaws.hashing import Word, hash64, hash_tensor
+from fedaws.sparse import SparseRows, starts_of
 
 _VERSION = "xc-synthetic-2"
 _GROUP = 64
@@ -56,22 +57,20 @@ def _part(shape: Shape, name: str, seed: int, word: str, cache: Path) -> Split:
         return to_arrays(generate(shape, rows, seed, word))
 
     if rows * shape.features_per_example < _LARGE:
-        return to_split(build())
+        return generate(shape, rows, seed, word)
     return to_split(cached(cache / "xc" / f"synthetic-{name}.safetensors", f"{_VERSION} {shape} {seed}", build))
 
 
-def generate(shape: Shape, rows: int, seed: int, word: str) -> Matrices:
+def generate(shape: Shape, rows: int, seed: int, word: str) -> Split:
     """So many examples of a shape; `word` names the part, so that training and test differ."""
     chunks = [
         _chunk(shape, min(_CHUNK, rows - start), seed, hash64(seed, _PARTS[word], start))
         for start in range(0, rows, _CHUNK)
     ]
-    labels, label_counts, features, values, feature_counts = (
-        torch.cat(part).numpy() for part in zip(*chunks, strict=True)
-    )
-    starts = [np.concatenate([[0], counts.cumsum()]).astype(np.int64) for counts in (feature_counts, label_counts)]
-    return Matrices(
-        features.astype(np.int32), values, starts[0], labels.astype(np.int32), starts[1], shape.features, shape.labels
+    labels, label_counts, features, values, feature_counts = map(torch.cat, zip(*chunks, strict=True))
+    return Split(
+        SparseRows(features.to(torch.int32), values, starts_of(feature_counts), shape.features),
+        SparseRows(labels.to(torch.int32), None, starts_of(label_counts), shape.labels),
     )
 
 

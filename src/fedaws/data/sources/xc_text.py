@@ -16,8 +16,10 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedaws.data.label_sets import Split
 from fedaws.errors import FedawsError
 from fedaws.files import LARGE, open_regular, reading
+from fedaws.sparse import from_numpy
 
 Ints = NDArray[np.int32]
 Starts = NDArray[np.int64]
@@ -59,18 +61,6 @@ for _left, _right, _what in (
 _ODD = re.compile(rb"(?<=:)[^\s,:]*[^\s,:.\d][^\s,:]*")
 
 
-class Matrices(NamedTuple):
-    """A split: features (with values) and labels, as compressed rows."""
-
-    features: Ints  # [entries]
-    values: NDArray[np.float32]  # [entries]
-    feature_starts: Starts  # [rows + 1]
-    labels: Ints
-    label_starts: Starts
-    num_features: int
-    num_labels: int
-
-
 class _Header(NamedTuple):
     rows: int
     features: int
@@ -85,7 +75,7 @@ class _Part(NamedTuple):
     labels_per_row: Starts
 
 
-def read_text(path: Path) -> Matrices:
+def read_text(path: Path) -> Split:
     """All of a file, checked; a bad row is told with its line number."""
     with open_regular(path, LARGE) as file, reading(path):
         header = _header(path, file.readline(200))
@@ -102,19 +92,15 @@ def read_text(path: Path) -> Matrices:
             f"{path}: its first line says {header.rows:,} rows, but {rows:,}{more} follow; "
             "it was cut short or is not whole: get it anew"
         )
-    return Matrices(
-        np.concatenate([part.features for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        _starts([part.features_per_row for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-        _starts([part.labels_per_row for part in parts]),
-        header.features,
-        header.labels,
+    features, values, per_row, labels, labels_per_row = map(np.concatenate, zip(*parts, strict=True))
+    return Split(
+        from_numpy(features, values, _starts(per_row), header.features),
+        from_numpy(labels, None, _starts(labels_per_row), header.labels),
     )
 
 
-def _starts(counts: list[Starts]) -> Starts:
-    return np.concatenate([np.zeros(1, np.int64), np.concatenate(counts).cumsum(dtype=np.int64)])
+def _starts(counts: Starts) -> Starts:
+    return np.concatenate([np.zeros(1, np.int64), counts.cumsum(dtype=np.int64)])
 
 
 def _header(path: Path, line: bytes) -> _Header:

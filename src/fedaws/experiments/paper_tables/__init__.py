@@ -6,18 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedaws.config import Count, Section
+from fedaws.config import Config, Count, Section, load
 from fedaws.core.methods import method_names, role_of
 from fedaws.errors import FedawsError
-from fedaws.experiments.sleec.settings import SleecConfig
 from fedaws.files import checked, parse_toml, read_toml
 
 Percentages = tuple[float, ...]
 """One for each of the table's measures; none at all where the paper has none."""
 
-SLEEC = "sleec"
-ROLES = {name: role_of(name) for name in method_names()} | {SLEEC: "oracle, centralised"}
-"""All that a table may compare: the methods, and what is not federated at all."""
+CENTRALISED = {"sleec": "oracle, centralised"}
+"""What is not federated at all: one place has all examples with all their labels, and there are no rounds."""
+ROLES = {name: role_of(name) for name in method_names()} | CENTRALISED
+"""All that a table may compare."""
 
 
 class Row(Section):
@@ -28,7 +28,6 @@ class Row(Section):
     settings: tuple[str, ...] = ()  # key=value, as after -s
     paper: Annotated[dict[str, Percentages], Field(min_length=1)]  # the row has these methods and no others
     method_settings: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # what a method has in this row alone
-    sleec: SleecConfig = SleecConfig()  # SLEEC's settings
 
 
 class Table(Section):
@@ -50,6 +49,15 @@ class Table(Section):
     def own_settings(self, row: str, method: str) -> list[str]:
         """What a method of a row has beside the row's preset and settings."""
         return [*self.settings.get(method, ()), *self.rows[row].method_settings.get(method, ())]
+
+    def preset(self, row: str, method: str) -> Config:
+        """The row's preset with its settings and the method's own."""
+        settings = [*self.rows[row].settings, *self.own_settings(row, method), f"method={method}"]
+        return load(self.rows[row].preset).override(settings)
+
+    def most_rounds(self, method: str, wanted: int) -> int:
+        """The rounds of a method where so many are wanted; a centralised one has none, which counts as one."""
+        return 1 if method in CENTRALISED else min(wanted, self.stop_early.get(method, wanted))
 
     @property
     def methods(self) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from fedaws.config import Config
+from fedaws.core.methods import options_of
 from fedaws.data.load import load_label_sets
 from fedaws.evaluate.measures import KS
 from fedaws.evaluate.precision import Ranking, precision_at, propensity_scored
@@ -13,10 +14,13 @@ from fedaws.experiments.sleec.settings import SleecConfig
 from fedaws.experiments.sleec.sleec import fit, predict
 
 
-def measure_sleec(cfg: Config, sleec: SleecConfig) -> dict[str, Any]:
-    """precision@k and psp@k, seconds of training and of prediction, and bytes of the model."""
+def measure_sleec(cfg: Config) -> dict[str, Any]:
+    """precision@k and psp@k, seconds of training and of prediction, and bytes of the model; `options` are SLEEC's."""
+    sleec = options_of(cfg, SleecConfig)
     train, test, label_weights = load_label_sets(cfg)
-    x, labels, x_test = train.x.to_scipy(), train.labels.to_scipy(), test.x.to_scipy()
+    x = train.x.to_scipy()
+    labels = train.labels.to_scipy()
+    x_test = test.x.to_scipy()
     started = time.perf_counter()
     model = fit(x, labels, sleec, cfg.seed)
     trained = time.perf_counter()

@@ -115,9 +115,12 @@ def embed(cosines: Matrix, dims: int, iterations: int, seed: int = 0) -> Floats:
     >>> np.round(z @ z.T, 6).tolist() == np.ones((4, 4)).tolist()
     True
     """
-    n, kind = cosines.shape[0], cosines.dtype
-    dims, places = min(dims, n), sp.triu(cosines).tocoo()
-    z, residual, further = np.zeros((n, 0), kind), cosines, _range(cosines, min(n, dims + _SPARE), seed)
+    n = cosines.shape[0]
+    dims = min(dims, n)
+    places = sp.triu(cosines).tocoo()
+    z = np.zeros((n, 0), cosines.dtype)
+    residual = cosines
+    further = _range(cosines, min(n, dims + _SPARE), seed)
     for _ in range(iterations):
         basis = np.linalg.qr(np.hstack([z, further]))[0]
         known = basis.T @ z
@@ -134,7 +137,8 @@ def objective(cosines: Matrix, z: Floats) -> float:
 
 
 def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Cluster:
-    n, sets = x.shape[0], normalize(labels)
+    n = x.shape[0]
+    sets = normalize(labels)
     if not n:  # k-means may leave a cluster empty; nothing can come to it but far-off test examples, who get no vote
         return Cluster(np.empty(0, np.intp), np.empty((0, 1)), NearestNeighbors(), labels)
     near = NearestNeighbors(n_neighbors=min(cfg.label_neighbors, n), metric="cosine", algorithm="brute").fit(sets)
@@ -156,10 +160,10 @@ def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Clus
 
 def _range(symmetric: Matrix, count: int, seed: int) -> Floats:
     """Roughly the directions of the eigenvalues of largest size, [n, count]: random ones, multiplied by the matrix."""
-    found: Floats = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count), np.float32)
+    directions: Floats = np.random.default_rng(seed).standard_normal((symmetric.shape[0], count), np.float32)
     for _ in range(_POWERS):
-        found = np.linalg.qr(symmetric @ found)[0]
-    return found
+        directions = np.linalg.qr(symmetric @ directions)[0]
+    return directions
 
 
 def _at(upper: Matrix, z: Floats) -> Matrix:
@@ -175,7 +179,8 @@ def _at(upper: Matrix, z: Floats) -> Matrix:
 
 def _votes(owner: NDArray[np.integer[Any]], clusters: tuple[Cluster, ...], x: Matrix, count: int) -> Matrix:
     """How many of its nearest neighbours have a label, [B, labels]."""
-    blocks, order = [], []
+    blocks = []
+    order = []
     for number, cluster in enumerate(clusters):
         rows = np.flatnonzero(owner == number)
         if not len(rows):
