@@ -40,6 +40,7 @@ class Journal:
         self._cfg, self._facts, self._folder = cfg, facts, folder
         self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
         self._parts: dict[str, float] = {}
+        self.class_names = facts.class_names  # of the rows of W, and perhaps of some that are to come
         self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
 
     def held(self) -> AbstractContextManager[None]:
@@ -120,12 +121,16 @@ class Journal:
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
         sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds, "parts": self._parts}
-        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **sums})
+        names = self.class_names and self.class_names[: len(state.W)]
+        here = {"round": state.round_num, "loss": state.loss, "class_names": names}
+        return self._facts.model_copy(update=here | sums)
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
     for key in _ASKED_AGAIN:
         ours, theirs = getattr(given, key), getattr(saved, key)
+        if key == "class_names" and ours and theirs:
+            ours = ours[: len(theirs)]  # others may join
         if ours != theirs:
             raise FedawsError(
                 f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data, encoder, "
