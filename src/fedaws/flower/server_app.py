@@ -148,7 +148,7 @@ class _Record:
         if round_num == 0:  # rows of the nodes' telling in place of the random ones
             self.session.journal.trace(state)
             return None
-        seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
+        seconds = time.perf_counter() - self._began
         self.session.journal.class_names = self.strategy.federation.class_names  # also of those that have joined
         if self.folder is not None:
             _remember(self.strategy, self.folder)
@@ -159,6 +159,7 @@ class _Record:
         if row and "precision@1" in row:
             line += f"  P@1 {100 * row['precision@1']:.1f} %"
         _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
+        self._began = time.perf_counter()  # measuring and recording are no part of a round
         return MetricRecord({k: v for k, v in row.items() if k != "round"}) if row else None
 
     def _counts(self, seconds: float) -> dict[str, float]:

@@ -54,7 +54,12 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
     if data.tested_on == "training":
         warn("no test set was given: all figures are of the training examples; give one, or data.validation=0.2")
-    epochs = epochs_seen(cfg, len(data.y), len(data.available)) if len(data.y) else 1.0  # a server has no examples
+    if not len(data.y):  # a server has no examples
+        return
+    alone = int((torch.bincount(data.y, minlength=data.num_classes) == 0).sum())
+    if alone and "features" not in method.needs:
+        warn(f"{alone:,} of {data.num_classes:,} classes have no training example: no client trains their rows")
+    epochs = epochs_seen(cfg, len(data.y), len(data.available))
     if epochs < 1:
         warn(
             f"this run sees {epochs:.0%} of its {len(data.y):,} training examples; raise train.rounds to about "

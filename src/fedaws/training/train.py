@@ -200,10 +200,9 @@ def _loop(
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
         began = time.perf_counter()
         state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method)
-        seconds = time.perf_counter() - began
         if last_step is not None and state.round_num == cfg.train.rounds:
             state = take_last_step(state, session.model_of(state).theta, last_step, ask)
-        session.after_round(state, seconds)
+        session.after_round(state, time.perf_counter() - began)
     return state
 
 
