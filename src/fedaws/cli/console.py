@@ -99,7 +99,7 @@ class _Pace:
 
 def _rate(metrics: dict[str, Any]) -> float:
     """Rounds in a second of training, over all sittings."""
-    return float(metrics["round"]) / max(metrics["seconds"], 1e-3)
+    return float(metrics["round"]) / max(float(metrics["seconds"]), 1e-3)
 
 
 def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":

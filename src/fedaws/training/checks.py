@@ -27,6 +27,12 @@ COLLAPSED = 0.95
 
 def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
     """Refuse what cannot train, warn of what will not train well."""
+    if any(isinstance(m, _BatchNorm) and not m.num_batches_tracked for m in encoder.modules()):
+        # A pre-trained one has its statistics, and keeps them.
+        raise FedawsError(
+            "the encoder has BatchNorm that was never trained, and clients of one class cannot give its statistics; "
+            "use GroupNorm or LayerNorm, or a pre-trained encoder"
+        )
     example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
     _check_images(cfg, data, encoder)
     _check_clients(cfg, method, data, warn)
@@ -68,12 +74,6 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
 
 
 def _check_encoder(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
-    untrained = [m for m in encoder.modules() if isinstance(m, _BatchNorm) and not m.num_batches_tracked]
-    if untrained:  # a pre-trained one has its statistics, and keeps them
-        raise FedawsError(
-            "the encoder has BatchNorm that was never trained, and clients of one class cannot give its statistics; "
-            "use GroupNorm or LayerNorm, or a pre-trained encoder"
-        )
     if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
         raise FedawsError(
             "the encoder mixes the examples of a batch, which would let clients see each other; use GroupNorm or "
