@@ -600,7 +600,7 @@ def test_embedding_leaves_the_callers_array_alone(run: Run) -> None:
 
 def test_a_single_example_comes_as_a_batch_of_one(run: Run) -> None:
     assert run.identify(run.data.x[:1]).classes.shape == (1, 1)
-    assert "x has shape (6,); wanted [examples, …]" in refusal(lambda: run.identify(dense(run.data.x)[0]))
+    assert "x is a single example of shape (6,)" in refusal(lambda: run.identify(dense(run.data.x)[0]))
 
 
 def test_more_classes_than_there_are_gives_all(run: Run) -> None:
