@@ -294,17 +294,6 @@ def test_of_two_mistakes_only_the_first_is_told() -> None:
     assert message == "clients.lr: got -1; wanted a number greater than 0"
 
 
-@pytest.mark.parametrize("regularizer", ["nearest", "moments"])
-def test_a_regularizer_without_a_minimum_needs_unit_rows(regularizer: str) -> None:
-    message = override_refusal("model.normalize=false", f"spread.regularizer={regularizer}")
-    assert "model.normalize=true" in message
-
-
-def test_without_unit_rows_other_methods_may_name_any_regularizer() -> None:
-    cfg = Config().override(["method=fixed", "model.normalize=false", "spread.regularizer=nearest"])
-    assert cfg.method == "fixed"
-
-
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -352,7 +341,6 @@ def test_optimizers_with_a_momentum_take_one(optimizer: str) -> None:
         (["spread.regularizer=nearest", "spread.neighbors=all", "spread.candidates=100"], "has no effect on all pairs"),
         (["server.optimizer=adam", "server.momentum=0.9"], "server.momentum=0.9 has no effect"),
         (["clients.optimizer=adagrad", "clients.momentum=0.5"], "clients.momentum=0.5 has no effect"),
-        (["model.normalize=false", "spread.center=true"], "needs unit rows"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(changes: list[str], complaint: str) -> None:

@@ -162,6 +162,14 @@ def test_a_line_is_not_added_through_a_link(tmp_path: Path) -> None:
     assert victim.read_text() == "mine\n"
 
 
+def test_a_line_after_one_that_a_crash_cut_short_is_a_line_of_its_own(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text('{"round": 1}\n{"rou')
+    append_line(lines, '{"round": 2}')
+    append_line(lines, "ü")
+    assert lines.read_text().splitlines() == ['{"round": 1}', '{"rou', '{"round": 2}', "ü"]
+
+
 def test_a_line_into_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lines")
     assert "cannot write" in refusal(lambda: append_line(tmp_path / "lines", "more"))

@@ -287,13 +287,6 @@ class Config(_Told):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         spread = self.spread
-        on_the_sphere = spread.center or spread.whiten or spread.remember
-        if not self.model.normalize and self.method == "fedaws" and (spread.regularizer != "margin" or on_the_sphere):
-            raise ValueError(
-                f"spread.regularizer={spread.regularizer}, center={spread.center}, whiten={spread.whiten}, "
-                f"remember={spread.remember} "
-                "needs unit rows (it has no minimum without them); set model.normalize=true or regularizer=margin alone"
-            )
         if not self.model.normalize and (self.model.crowding or self.train.enroll):
             raise ValueError(
                 f"model.crowding={self.model.crowding:g}, train.enroll={self.train.enroll:g} need unit rows and "

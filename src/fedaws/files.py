@@ -231,11 +231,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file; a crash can cut short this line only, never an earlier one. A link is not followed."""
+    """Add a line to a file; a crash can cut short this line only, and no other. A link is not followed."""
     with writing(path):
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CAREFUL | _NO_WAIT, 0o666)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _CAREFUL | _NO_WAIT, 0o666)
+        with os.fdopen(handle, "ab+") as file:
+            cut_short = file.tell() and os.pread(handle, 1, file.tell() - 1) != b"\n"
+            file.write((b"\n" if cut_short else b"") + f"{line}\n".encode())
             file.flush()
             os.fsync(handle)
 

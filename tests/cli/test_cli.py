@@ -371,9 +371,26 @@ def test_colours_that_are_forced_in_a_log_do_not_bring_a_bar(
 def test_time_left_is_what_the_pace_so_far_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([100.0, 100.0, 104.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    pace = _Pace()
-    pace.start(20, 100)  # resumed after round 20; four seconds later at round 40: 5 rounds/s, 60 rounds left
-    assert pace.line("x", {"round": 40, "loss": 0.5}) == "x  round 40/100  5 rounds/s  loss 0.5  12 s left"
+    pace = _Pace("x")
+    pace.start(20, 100)  # resumed after round 20; four seconds later at round 40, so 12 more for 60 rounds
+    row = {"round": 40, "loss": 0.5, "seconds": 4.0}  # 40 rounds in four seconds of training, in two sittings
+    assert pace.line(row) == "x  round 40/100  10 rounds/s  loss 0.5  12 s left"
+
+
+def test_resuming_says_after_which_round(cli: Cli, tiny_toml: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stop, "__call__", lambda self: True)  # Ctrl-C in the first round
+        cli("train", tiny_toml, "--out", "run")
+    assert "goes on after" not in cli("train", tiny_toml, "--out", "other").err
+    assert "fedaws on tiny  goes on after round 1/12\n" in cli("train", tiny_toml, "--out", "run", "--resume").err
+    assert "fedaws on tiny  is done\n" in cli("train", tiny_toml, "--out", "run", "--resume").err
+
+
+def test_the_rate_is_of_the_seconds_of_training(cli: Cli, tiny_toml: Path) -> None:
+    result = cli("train", tiny_toml, "--out", "run", "--json")
+    found = json.loads(result.out)
+    (rate,) = re.findall(r"round 12/12  (\S+) rounds/s", result.err)
+    assert float(rate) == pytest.approx(12 / found["seconds"], rel=0.01)
 
 
 def test_a_second_signal_stops_at_once() -> None:
@@ -476,7 +493,7 @@ def test_a_comparison_stopped_by_ctrl_c_goes_on_with_resume(cli: Cli, tmp_path: 
     first = (tmp_path / "both/fixed-seed0/model/model.safetensors").stat().st_mtime_ns
     code, out, err = cli(*comparison, "--resume", "--json")
     assert code == 0
-    assert "fixed, seed 0" not in err  # read, not trained again
+    assert "fixed, seed 0  round" not in err  # read, not trained again
     assert "2/2 positive-only, seed 0  round 800/800" in err
     assert list(json.loads(out)["methods"]) == ["fixed", "positive-only"]
     assert (tmp_path / "both/fixed-seed0/model/model.safetensors").stat().st_mtime_ns >= first

@@ -13,6 +13,8 @@ from sklearn.linear_model import Ridge
 import fedaws
 from fedaws import Config
 from fedaws.core.last_step import enroll, ridge, shared_covariance
+from fedaws.core.losses import positive_hinge
+from fedaws.core.method import LastStep, Method
 from fedaws.record.folder import RunFolder
 from fedaws.runners.sums import ask_sums
 from fedaws.training.session import Interrupted, Reporter
@@ -69,9 +71,26 @@ def test_a_killed_run_is_enrolled_as_if_it_had_not_been(tmp_path: Path) -> None:
     assert again.W.equal(resumed.W)
 
 
-def test_rows_that_nobody_trains_are_not_enrolled() -> None:
-    settings = ["method=fixed", "train.rounds=1"]
-    assert fedaws.train(config=digits(*settings, "train.enroll=1")).W.equal(fedaws.train(config=digits(*settings)).W)
+def test_rows_that_nobody_trains_are_enrolled_like_others() -> None:
+    plain, enrolled = (fedaws.train(config=digits("method=fixed", f"train.enroll={weight}")) for weight in (0, 1))
+    assert plain.data is not None
+    z, y = plain.embed(plain.data.x), plain.data.y
+    means = torch.stack([F.normalize(z[y == c].mean(0), dim=0) for c in range(10)])
+    torch.testing.assert_close(enrolled.W, F.normalize(plain.W + means, dim=1), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("setting", ["train.enroll=1", "train.last_step=ridge"])
+def test_secret_rows_are_not_told_by_sums(tmp_path: Path, setting: str) -> None:
+    cfg = digits("method=feduv", "model.embedding_dim=127", setting)
+    told = refusal(lambda: fedaws.train(config=cfg, folder=tmp_path / "run"))
+    assert told.startswith("method=feduv keeps rows secret")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_with_a_last_step_of_its_own_takes_no_other() -> None:
+    mine = Method("mine", "mine", "own", positive_hinge, last_step=LastStep(lambda W, sums: (W, None)))
+    told = refusal(lambda: fedaws.train(config=digits("train.enroll=1"), method=mine))
+    assert told == "method=mine has a last step of its own; set train.enroll=0 and train.last_step=none"
 
 
 def test_rows_of_any_length_cannot_be_enrolled() -> None:

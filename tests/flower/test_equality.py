@@ -1,20 +1,25 @@
 """The real apps give the numbers of `fedaws train`."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from safetensors.torch import load_file
 from torch import nn
 
 import fedaws
 from fedaws import Config
 from fedaws.config import SpreadConfig
-from fedaws.flower import FedAwS
+from fedaws.flower import FedAwS, wire
 from fedaws.flower.client_app import trained
+from fedaws.flower.setup import create
+from fedaws.models import build_encoder
 from fedaws.record.folder import RunFolder
+from fedaws.training.train import initial_state
 from flower_trial import Trial
 from helpers import refusal
 from inprocess_grid import InProcessGrid, Node
@@ -40,8 +45,11 @@ def assert_same_model(trial: Trial, reference: fedaws.Run) -> None:
         ["train.enroll=0.5", "server.average=0.5"],
         ["train.last_step=ridge"],
         ["train.last_step=lda"],
-        ["method=agnostic"],
+        ["method=agnostic", "options.step=2"],
         ["method=fixed-spread"],
+        ["method=fixed", "train.enroll=0.5"],
+        ["model.start_rows=means"],
+        ["model.start_rows=means", "method=fixed-spread"],
     ],
     ids=lambda settings: " ".join(settings) or "preset",
 )
@@ -76,6 +84,36 @@ def test_an_unauthenticated_simulation_gives_the_same_model_behind_its_flag(tria
     made.nodes = {200 + i: Node(config={"partition-id": i, "num-partitions": 4}) for i in (2, 0, 3, 1)}
     made.serve()
     assert_same_model(made, fedaws.train(config=made.config))
+
+
+def test_clients_of_two_classes_are_refused_in_one_line(
+    trial: Callable[..., Trial], tiny: Config, tmp_path: Path
+) -> None:
+    made = trial(4, trust_claims=True, federation="", settings="data.classes_per_client=2")
+    assert refusal(made.serve) == "data.classes_per_client=2 is not carried over Flower; set it to 1"
+    two = tiny.override(["data.classes_per_client=2"])
+    assert "set it to 1" in refusal(lambda: create(tmp_path / "two", two, 4))
+    assert not (tmp_path / "two").exists()
+
+
+def test_the_nodes_have_the_methods_options(trial: Callable[..., Trial], tiny: Config) -> None:
+    made, seen = trial(4, config=tiny.override(["method=agnostic", "options.step=2", "train.rounds=1"])), list[Config]()
+
+    def noted(message: Message, honest: Callable[[Message], Message]) -> Message:
+        seen.append(wire.read_order(message.content).config)
+        return honest(message)
+
+    made.node(0).deliver = noted
+    made.serve()
+    assert [cfg.options for cfg in seen] == [{"step": 2}]
+
+
+def test_rows_that_start_at_the_nodes_means_are_recorded(trial: Callable[..., Trial], tiny: Config) -> None:
+    made = trial(4, config=tiny.override(["model.start_rows=means", "train.rounds=1"]))
+    made.serve()
+    first = load_file(made.place.run / "trace" / "W-00000000.safetensors")["rows"]
+    reference = initial_state(made.config, made.data(), build_encoder(made.config.model, (6,), made.config.seed))
+    torch.testing.assert_close(first, reference.W, atol=1e-5, rtol=1e-4)
 
 
 def test_a_simulated_node_that_is_no_client_is_asked_once_who_it_is(trial: Callable[..., Trial]) -> None:

@@ -1,20 +1,26 @@
 """The question after the last round: asked of all nodes, answered with sums alone."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from torch import nn
 
+import fedaws
 from fedaws import Config
-from fedaws.flower import wire
+from fedaws.flower import FedAwS, wire
+from fedaws.flower.client_app import summed, trained
 from fedaws.flower.strategy import SUMS
 from fedaws.flower.wire import Limits, Rejected
 from fedaws.record.folder import RunFolder
 from flower_trial import Trial
 from helpers import refusal
+from inprocess_grid import InProcessGrid, Node
 
 Honest = Callable[[Message], Message]
 
@@ -109,6 +115,60 @@ def test_too_few_sums_end_the_run_with_one_line_and_it_can_go_on(trial: Callable
     assert RunFolder(made.place.run).finished
 
 
+def test_the_last_round_is_written_down_as_it_was_and_not_as_the_question_after_it(
+    trial: Callable[..., Trial], tiny: Config
+) -> None:
+    made = trial(4, config=tiny.override(["train.enroll=1", "train.rounds=2"]), deadline=0.5)
+
+    def silent(message: Message, honest: Honest) -> Message | None:
+        return None if message.metadata.message_type == SUMS else honest(message)
+
+    made.node(1).deliver = silent
+    made.serve()
+    *_, last = map(json.loads, (made.place.run / "participants.jsonl").read_text().splitlines())
+    assert last == {
+        "round": 2,
+        "asked": 4,
+        "replies": 4,
+        "dropped": {},
+        "answered": ["node-0", "node-1", "node-2", "node-3"],
+    }
+
+
+@pytest.mark.parametrize("settings", [[], ["server.average=0.5"]])
+def test_a_second_start_after_a_failed_last_step_ends_as_if_it_had_not_failed(
+    tiny: Config, settings: list[str]
+) -> None:
+    cfg = tiny.override(["train.enroll=1", "train.rounds=3", *settings])
+    x = torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(0))
+    failing, told, app = [True], list[str](), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return trained(message, x[int(str(context.node_config["me"]))], nn.Sequential(nn.Linear(6, 5)))
+
+    @app.query("sums")
+    def tell(message: Message, context: Context) -> Message:
+        if failing[0]:
+            raise RuntimeError("out of battery")
+        return summed(message, x[int(str(context.node_config["me"]))], nn.Sequential(nn.Linear(6, 5)))
+
+    encoder = nn.Sequential(nn.Linear(6, 5))
+    first = ArrayRecord({k: v.clone() for k, v in encoder.state_dict().items()})
+    nodes = {10 + i: Node(f"node-{i}", b"", {"me": str(i)}) for i in range(3)}
+    grid = InProcessGrid(app, nodes, {})
+    strategy = FedAwS({f"node-{i}": i for i in range(3)}, config=cfg, secret_rows=False)
+    told.append(refusal(lambda: strategy.start(grid, first, num_rounds=3, timeout=5)))
+    failing[0] = False
+    result = strategy.start(grid, first, num_rounds=3, timeout=5)
+    assert told[0].startswith("0 of 3 members told their sums")
+    reference = fedaws.train(fedaws.from_arrays(x.flatten(0, 1), torch.arange(24) // 8), encoder, cfg)
+    assert strategy.state is not None
+    assert strategy.state.round_num == 3
+    torch.testing.assert_close(strategy.state.W, reference.W, atol=1e-5, rtol=1e-4)
+    assert list(result.train_metrics_clientapp) == [3]  # nothing but the last round came again
+
+
 def sums(count: object, total: list[float], gram: list[list[float]] | None = None) -> RecordDict:
     arrays = {"sum": Array(np.array(total, np.float32))}
     if gram is not None:
@@ -130,6 +190,13 @@ def test_sums_that_unit_embeddings_can_have_are_read_as_they_were_sent() -> None
     assert found.gram.tolist() == [[1.0, 0.0], [0.0, 2.0]]
 
 
+def test_a_blank_example_whose_embedding_is_nothing_may_be_among_them() -> None:
+    # Two embeddings: (1, 0), and (0, 0) of a blank picture. The trace is below their number, as it may be.
+    found = wire.read_sums(sums(2, [1, 0], [[1, 0], [0, 0]]), 2, True, Limits())
+    assert found.gram is not None
+    assert float(found.gram.trace()) == 1.0
+
+
 @pytest.mark.parametrize(
     ("content", "gram", "wanted"),
     [
@@ -141,6 +208,7 @@ def test_sums_that_unit_embeddings_can_have_are_read_as_they_were_sent() -> None
         (sums(3, [0, 0], [[1, 0], [0, 2]]), False, "records"),  # more than was asked
         (sums(3, [0, 0]), True, "records"),
         (sums(3, [0, 0], [[3, 0], [0, 3]]), True, "norm"),  # the trace is the number of examples
+        (sums(3, [0, 0], [[-1, 0], [0, 0]]), True, "norm"),  # nor is it negative
         (sums(3, [0, 0], [[1, 1], [0, 2]]), True, "norm"),  # not symmetric
         (sums(3, [0, 0], [[4, 0], [0, -1]]), True, "norm"),  # a negative square
         (RecordDict({**sums(3, [0, 0]), "own": ConfigRecord({"x": 1})}), False, "records"),

@@ -108,6 +108,20 @@ def test_every_column_and_every_file_is_documented(tiny: Config, tmp_path: Path)
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
+def test_a_resumed_state_is_on_the_device_of_the_run(folder: RunFolder) -> None:
+    memory = {"a": torch.zeros(3, 2), "b": torch.zeros(3)}
+    save(folder, state(3, optimizer=memory))
+    # "meta" stands in for a GPU: a device that every machine has, and that files are not read to.
+    start = state(optimizer=memory)
+    theta = {name: t.to("meta") for name, t in start.theta.items()}
+    found = folder.load_checkpoint(replace(start, theta=theta, W=start.W.to("meta")))
+    assert found is not None
+    resumed, _ = found
+    tensors = [resumed.W, *resumed.theta.values(), *resumed.optimizer.values()]
+    assert {t.device.type for t in tensors} == {"meta"}
+    assert resumed.round_num == 3
+
+
 def test_there_is_no_checkpoint_at_first(folder: RunFolder) -> None:
     assert folder.load_checkpoint(state()) is None
 

@@ -101,3 +101,9 @@ def test_a_run_that_will_not_see_all_its_examples_says_so() -> None:
         "this run sees 40% of its 60 training examples; raise train.rounds to about 15 for three of each, or "
         "clients.per_round"
     )
+
+
+def test_classes_without_a_training_example_are_counted() -> None:
+    x, y = torch.rand(6, 12), torch.tensor([0, 0, 0, 2, 2, 2])
+    told = warnings_of(from_arrays(x, y, x, y, num_classes=5), "train.rounds=100")
+    assert "3 of 5 classes have no training example: no client trains their rows" in told

@@ -109,3 +109,13 @@ def test_a_changed_model_is_measured_without_nan(tiny: Config) -> None:
     changed = trained(tiny).without_class("bob")
     found = changed.evaluate(fedaws.from_arrays(X, torch.arange(24) % 4))
     assert all(np.isfinite(value) for value in found.values())
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 8, 8)])
+def test_a_single_example_is_told_to_be_a_batch(tiny: Config, shape: tuple[int, ...]) -> None:
+    x = torch.rand(12, *shape)
+    run = fedaws.train(fedaws.from_arrays(x, torch.arange(12) % 4, x, torch.arange(12) % 4), config=tiny)
+    for one in (x[0], x[0].numpy()):
+        told = refusal(lambda one=one: run.identify(one))  # type: ignore[misc]
+        assert told == f"x is a single example of shape {shape}; wanted a batch of them: x[None], or x[:1]"
+    assert run.identify(x[:1]).classes.shape == (1, 1)

@@ -50,4 +50,4 @@ def test_remembering_changes_what_is_pushed_apart() -> None:
 
 def test_remembering_needs_unit_rows() -> None:
     with pytest.raises(fedaws.FedawsError, match="remember=True needs unit rows"):
-        fedaws.Config().override(["spread.remember=true", "model.normalize=false"])
+        fedaws.train(config=fedaws.Config().override(["spread.remember=true", "model.normalize=false"]))

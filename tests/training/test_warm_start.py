@@ -1,5 +1,6 @@
 """Weights to start from: where they may come from, what is refused, what is recorded."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -102,6 +103,12 @@ def test_a_damaged_file_is_refused(tiny: Config, tmp_path: Path, size: int) -> N
     save_file(weights_like(tiny), path)
     path.write_bytes(path.read_bytes()[:size])
     assert "no sound .safetensors file" in refusal(lambda: fedaws.train(config=tiny, start=path))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tiny: Config, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    told = refusal(lambda: fedaws.train(config=tiny, start=tmp_path / "pipe.safetensors"))
+    assert "is not a plain file" in told
 
 
 def test_tensors_without_a_place_are_told_of(tiny: Config) -> None:

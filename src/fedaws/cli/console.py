@@ -70,30 +70,36 @@ def _bar() -> Progress:
 
 
 class _Pace:
-    """How far a run is and how fast, since it was started or resumed."""
+    """How far a run is, and how long it will take: with its measurements, which its rate of training leaves out."""
 
-    def __init__(self) -> None:
-        self.start(0, 0)
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.began = time.monotonic()
+        self.first = self.total = 0
 
     def start(self, done: int, total: int) -> None:
         self.began = time.monotonic()
         self.first = done
         self.total = total
+        if done:
+            say(f"{self.label}  goes on after round {done}/{total}" if done < total else f"{self.label}  is done")
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def rate(self, done: int) -> float:
-        return (done - self.first) / max(self.seconds, 1e-9)
-
-    def line(self, label: str, metrics: dict[str, Any]) -> str:
+    def line(self, metrics: dict[str, Any]) -> str:
         """All of it for a log."""
         done = metrics["round"]
-        rate = self.rate(done)
-        figures = _figures(metrics, metrics["loss"])
-        line = f"{label}  round {done}/{self.total}  {rate:.3g} rounds/s  {figures}"
-        return line if done == self.total else f"{line}  {(self.total - done) / max(rate, 1e-9):.0f} s left"
+        rate, figures = _rate(metrics), _figures(metrics, metrics["loss"])
+        line = f"{self.label}  round {done}/{self.total}  {rate:.3g} rounds/s  {figures}"
+        left = (self.total - done) * self.seconds / max(done - self.first, 1)
+        return line if done == self.total else f"{line}  {left:.0f} s left"
+
+
+def _rate(metrics: dict[str, Any]) -> float:
+    """Rounds in a second of training, over all sittings."""
+    return float(metrics["round"]) / max(float(metrics["seconds"]), 1e-3)
 
 
 def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
@@ -102,7 +108,7 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
 
     room = max(8, err.width - 62)
     task = bar.add_task(escape(label[:room]), total=None, rate="", figures="")
-    pace = _Pace()
+    pace = _Pace(label)
     latest: dict[str, Any] = {}
     drawn = 0.0
 
@@ -115,16 +121,16 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
         if pace.seconds - drawn < 0.2:  # drawing is dearer than a small round
             return
         drawn = pace.seconds
-        rate = pace.rate(done)
-        rate_text = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-        bar.update(task, completed=done, rate=rate_text, figures=_figures(latest, loss))
+        bar.update(task, completed=done, figures=_figures(latest, loss))
 
     def on_metrics(metrics: dict[str, Any]) -> None:
         latest.update(metrics)
-        bar.update(task, completed=metrics["round"], figures=_figures(latest, metrics["loss"]))
+        rate = _rate(metrics)
+        text = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+        bar.update(task, completed=metrics["round"], rate=text, figures=_figures(latest, metrics["loss"]))
         if metrics["round"] == pace.total:
             bar.update(task, visible=False)
-            say(pace.line(label, metrics))
+            say(pace.line(metrics))
 
     return Reporter(on_start, on_round, on_metrics, warn, stop)
 
@@ -132,7 +138,7 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
 def _line_reporter(label: str, stop: Stop) -> "Reporter":
     from fedaws.training.session import Reporter
 
-    pace = _Pace()
+    pace = _Pace(label)
     printed = -60.0
 
     def on_metrics(metrics: dict[str, Any]) -> None:
@@ -140,7 +146,7 @@ def _line_reporter(label: str, stop: Stop) -> "Reporter":
         if pace.seconds - printed < 2 and metrics["round"] < pace.total:  # a log wants few lines
             return
         printed = pace.seconds
-        say(pace.line(label, metrics))
+        say(pace.line(metrics))
 
     return Reporter(on_start=pace.start, on_metrics=on_metrics, on_warning=warn, should_stop=stop)
 

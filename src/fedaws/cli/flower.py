@@ -36,7 +36,8 @@ def init_command(
 
     cfg = configured(source, settings)
     shape = _shape(no_data, example_shape, example_dtype)
-    place = create(folder, cfg, clients, classes, host or (), shape, example_dtype, **{"secret-rows": not same_rows})
+    secret = {"secret-rows": not same_rows}
+    place = create(folder, cfg, clients, classes, host or (), shape, example_dtype, console.warn, **secret)
     nodes = f"{clients} nodes in {place.root}"
     if no_data:
         console.say(

@@ -19,10 +19,13 @@ from fedaws.types import AskSums, Params, ServerState, Sums
 
 def make_last_step(cfg: Config, method: Method) -> LastStep | None:
     """The method's own, or what `train.last_step` and `train.enroll` say; None for none."""
-    if method.last_step is not None:
+    if (method.last_step or method.rows == "secret") and (cfg.train.enroll or cfg.train.last_step != "none"):
+        why = "has a last step of its own" if method.last_step else "keeps rows secret, and sums would tell them"
+        raise FedawsError(f"method={cfg.method} {why}; set train.enroll=0 and train.last_step=none")
+    if method.last_step:
         return method.last_step
     match cfg.train.last_step:
-        case "none" if cfg.train.enroll and method.rows in ("own", "private", "all"):
+        case "none" if cfg.train.enroll:
             return LastStep(lambda W, sums: (enroll(W, sums.sums, cfg.train.enroll), None))
         case "none":
             return None

@@ -24,6 +24,7 @@ from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say
 from fedaws.core.mining import nearest_known_
 from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
 from fedaws.core.pairs import Pair, hinge, make_pair
+from fedaws.errors import FedawsError
 from fedaws.machine import blocks
 from fedaws.types import Memory
 
@@ -137,7 +138,15 @@ def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
 
 
 def make_spread(cfg: Config) -> Spread:
-    """The configured way of keeping the classes apart."""
+    """The configured way of keeping the classes apart; refused where it has no minimum."""
+    chosen = cfg.spread
+    on_the_sphere = chosen.regularizer != "margin" or chosen.center or chosen.whiten or chosen.remember
+    if on_the_sphere and not cfg.model.normalize:
+        raise FedawsError(
+            f"spread.regularizer={chosen.regularizer}, center={chosen.center}, whiten={chosen.whiten}, "
+            f"remember={chosen.remember} "
+            "needs unit rows (it has no minimum without them); set model.normalize=true or regularizer=margin alone"
+        )
 
     def init(W: Tensor) -> Memory:
         known = no_neighbors_yet(cfg.spread, W)

@@ -13,13 +13,18 @@ from fedaws.core.optimizers import Optimizer, make_optimizer
 from fedaws.core.sums import nothing_heard
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
-from fedaws.types import Memory, Params, ServerState
+from fedaws.types import Memory, Params, ServerState, Sums
 
 
 def random_rows(cfg: Config, num_classes: int) -> Tensor:
     """Random unit rows [C, d], from the seed. The paper does not say how W starts."""
     rng = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings"))
     return F.normalize(torch.randn(num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
+
+
+def mean_rows(sums: Sums, rows: Tensor) -> Tensor:
+    """The directions of the classes' mean embeddings; of a class without examples its row stays."""
+    return torch.where(sums.counts[:, None] > 0, F.normalize(sums.sums, dim=1), rows)
 
 
 def simplex(rows: Tensor) -> Tensor:

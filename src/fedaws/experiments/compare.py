@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaws.config import Config
 from fedaws.core.method import Method
-from fedaws.core.methods import method_names, method_of
+from fedaws.core.methods import method_names, method_of, named_after
 from fedaws.data import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure
@@ -103,7 +103,7 @@ def compare(
         raise FedawsError(f"got {len(methods)} methods and seeds={seeds}; wanted at least one of each")
     # All of them before the first run: a mistake in the last one shows at once.
     jobs = [
-        (cfg.with_(method=method if isinstance(method, str) else method.name, seed=seed), method)
+        ((cfg.with_(method=method) if isinstance(method, str) else named_after(method, cfg)).with_(seed=seed), method)
         for method in methods
         for seed in range(cfg.seed, cfg.seed + seeds)
     ]

@@ -35,6 +35,7 @@ class Member:
     name: str
     public_key: str | None = None  # as in its .pub file; None: the name is enough, as the SuperLink holds its key
     removed: bool = False  # it keeps its number and its class's row, and is sent nothing any more
+    class_name: str | None = None  # what the server calls its class; no node is told
 
 
 class _Node(BaseModel):
@@ -43,6 +44,7 @@ class _Node(BaseModel):
     class_id: Annotated[int, Field(ge=0, strict=True, alias="class")]
     public_key: str
     removed: bool = False
+    class_name: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
 
 
 class _File(BaseModel):
@@ -77,6 +79,9 @@ class Federation:
         gap = next((number for number, class_id in enumerate(seen) if number != class_id), None)
         if gap is not None:
             raise FedawsError(f"{self.path or 'class_of'} has no node of class {gap}; number classes from 0 on")
+        named = {(m.class_id, m.class_name) for m in self.members if m.class_name}
+        if any(len({pair[part] for pair in named}) < len(named) for part in (0, 1)):
+            raise FedawsError(f"{self.path}: a class has two names, or two have one; give each class_name to one class")
 
     @property
     def active(self) -> tuple[Member, ...]:
@@ -87,6 +92,16 @@ class Federation:
     def num_classes(self) -> int:
         """Rows of W."""
         return 1 + max(m.class_id for m in self.members)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the rows of W are called; a class without a name has its number.
+
+        >>> Federation((Member(0, 0, "node-0", class_name="Ada"), Member(1, 1, "node-1"))).class_names
+        ('Ada', '1')
+        """
+        names = {m.class_id: m.class_name for m in self.members if m.class_name}
+        return tuple(names.get(c, str(c)) for c in range(self.num_classes)) if names else None
 
     def member(self, node: NodeInfo) -> Member | None:
         """Who this node is registered as; None for a stranger, one removed, and a known name with another key."""
@@ -136,7 +151,7 @@ def read_federation(path: Path) -> Federation:
     """The federation in a TOML file."""
     file = checked(_File, read_toml(path), str(path))
     nodes = enumerate(file.nodes.items())
-    members = (Member(i, node.class_id, name, node.public_key, node.removed) for i, (name, node) in nodes)
+    members = (Member(i, n.class_id, name, n.public_key, n.removed, n.class_name) for i, (name, n) in nodes)
     test = None if file.test is None else path.parent / file.test
     return Federation(tuple(members), path, file.example_shape, file.example_dtype, test)
 
@@ -148,8 +163,8 @@ def write_federation(
     tree: dict[str, Any] = {"example_shape": list(example_shape), "example_dtype": example_dtype}
     if test is not None:
         tree["test"] = test
-    removed = {True: {"removed": True}, False: {}}
-    tree["nodes"] = {m.name: {"class": m.class_id, "public_key": m.public_key, **removed[m.removed]} for m in members}
+    keys = ("public_key", "removed", "class_name")
+    tree["nodes"] = {m.name: {"class": m.class_id} | {k: v for k in keys if (v := getattr(m, k))} for m in members}
     note = (
         "# Which node is which class, by the name and key it is registered with. New nodes are added at the end;\n"
         "# one that leaves stays here, with removed = true.\n"

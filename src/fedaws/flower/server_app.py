@@ -80,6 +80,7 @@ def main(grid: Grid, context: Context) -> None:
     facts = Facts(
         example_shape=federation.example_shape,
         example_dtype=federation.example_dtype,
+        class_names=federation.class_names,
         own_data=True,
         role=strategy.method.role,
         start=None if weights is None else digest(weights),
@@ -144,7 +145,11 @@ class _Record:
         """Who took part, then what happens after every round, then a line in the log."""
         state, last = self.strategy.state, self.strategy.last
         assert state is not None
-        seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
+        if round_num == 0:  # rows of the nodes' telling in place of the random ones
+            self.session.journal.trace(state)
+            return None
+        seconds = time.perf_counter() - self._began
+        self.session.journal.class_names = self.strategy.federation.class_names  # also of those that have joined
         if self.folder is not None:
             _remember(self.strategy, self.folder)
             _note_attendance(self.strategy, self.folder, round_num)
@@ -154,6 +159,7 @@ class _Record:
         if row and "precision@1" in row:
             line += f"  P@1 {100 * row['precision@1']:.1f} %"
         _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
+        self._began = time.perf_counter()  # measuring and recording are no part of a round
         return MetricRecord({k: v for k, v in row.items() if k != "round"}) if row else None
 
     def _counts(self, seconds: float) -> dict[str, float]:
@@ -206,7 +212,9 @@ def _claimed(settings: Settings, cfg: Config) -> tuple[Federation, tuple[Tensor,
     if settings.federation:
         raise FedawsError("trust-claims=true believes nodes who they are, federation knows it; set only one of them")
     data = load_dense(cfg)
-    members = (Member(i, c, f"client-{i}") for i, c in enumerate(data.class_of.tolist()))
+    names = data.class_names or [None] * (1 + int(data.class_of.max()))
+    of_clients = enumerate(data.class_of.tolist())
+    members = (Member(i, c, f"client-{i}", class_name=names[c]) for i, c in of_clients)
     dtype = str(data.x.dtype).removeprefix("torch.")
     federation = Federation(tuple(members), None, tuple(data.x.shape[1:]), dtype)
     return federation, (data.x_test, data.y_test)
@@ -240,8 +248,8 @@ def _remember(strategy: FedAwS, folder: RunFolder) -> None:
 
 def _note_attendance(strategy: FedAwS, folder: RunFolder, round_num: int) -> None:
     """Who answered and who did not, by name; of many nodes only the first of each."""
-    answered = [name for name, reason in strategy.mail.answers.items() if reason is None]
-    dropped = {name: reason for name, reason in strategy.mail.answers.items() if reason is not None}
+    answered = [name for name, reason in strategy.answers.items() if reason is None]
+    dropped = {name: reason for name, reason in strategy.answers.items() if reason is not None}
     counts = {"round": round_num, "asked": strategy.last["asked"], "replies": len(answered)}
     names = {"dropped": dict(islice(dropped.items(), _MOST_NAMES)), "answered": sorted(answered)[:_MOST_NAMES]}
     append_line(folder.path / PARTICIPANTS, json.dumps(counts | names))

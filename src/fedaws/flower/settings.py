@@ -77,6 +77,7 @@ class Dense(NamedTuple):
     class_of: Tensor
     x_test: Tensor
     y_test: Tensor
+    class_names: tuple[str, ...] | None
 
 
 def load_dense(cfg: Config) -> Dense:
@@ -84,4 +85,8 @@ def load_dense(cfg: Config) -> Dense:
     data = load_data(cfg)
     if not isinstance(data.x, Tensor) or not isinstance(data.x_test, Tensor) or not isinstance(data.y_test, Tensor):
         raise FedawsError(f"data.name={cfg.data.name} has sparse examples, which are not carried over Flower yet")
-    return Dense(data.x, data.starts, data.class_of, data.x_test, data.y_test)
+    if data.class_of.ndim > 1:
+        raise FedawsError(
+            f"data.classes_per_client={cfg.data.classes_per_client} is not carried over Flower; set it to 1"
+        )
+    return Dense(data.x, data.starts, data.class_of, data.x_test, data.y_test, data.class_names)

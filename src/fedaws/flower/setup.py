@@ -12,7 +12,7 @@ import io
 import ipaddress
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -72,19 +72,27 @@ def create(
     hosts: Iterable[str] = (),
     example_shape: tuple[int, ...] | None = None,
     example_dtype: str = "float32",
+    warn: Callable[[str], None] = lambda message: None,
     **settings: str | float | bool,
 ) -> Place:
     """Write a new federation of `clients` nodes; `hosts` are further names or addresses of the server.
 
-    With an `example_shape` the examples are on the nodes already, and no data are read or dealt out.
+    With an `example_shape` the examples are on the nodes already, and no data are read or dealt out. Without a number
+    of `classes` there are as many as nodes or as the data have, and `warn` is told of those left out.
     """
     place = Place(root.expanduser().absolute())
     if place.federation.exists():
         raise FedawsError(f"{root} already holds a federation; choose another folder")
-    one_class_each = cfg.with_(data={"clients_per_class": 1, "classes_per_client": 1})
-    data = None if example_shape else load_dense(one_class_each)
+    data = None if example_shape else load_dense(cfg.with_(data={"clients_per_class": 1}))
     by_class = None if data is None else [data.x[s:e] for s, e in pairwise(data.starts.tolist())]
     members = _members(clients, classes, None if by_class is None else len(by_class))
+    if data is not None and data.class_names is not None:
+        members = [replace(m, class_name=data.class_names[m.class_id]) for m in members]
+    if by_class is not None and classes is None and clients < len(by_class):
+        warn(
+            f"only the first {clients} of the data's {len(by_class)} classes have a node, the others are left out; "
+            f"--clients {len(by_class)} has all, --classes {clients} says that it is meant"
+        )
     examples = [] if by_class is None else _dealt_out(by_class, members)
     FedAwS(Federation(tuple(members)), config=cfg)  # refuses what cannot run over Flower
     hosts = list(hosts)

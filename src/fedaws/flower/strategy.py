@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import cast
 
@@ -22,9 +23,9 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
-from fedaws.core.methods import method_of
+from fedaws.core.methods import method_of, named_after
 from fedaws.core.newcomers import fresh_row
-from fedaws.core.start import random_rows, start_state
+from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, from_classes
@@ -37,7 +38,7 @@ _LOG = logging.getLogger("flwr")
 _SAY_EVERY = 15.0  # seconds of waiting for nodes
 
 SUMS = f"{MessageType.QUERY}.sums"
-"""The type of the question after the last round."""
+"""The type of the question before the first round or after the last."""
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -95,7 +96,7 @@ class FedAwS(Strategy):
         if spread is not None:
             config = config.with_(spread=spread)
         if method is not None:
-            config = config.with_(method=method.name)
+            config = named_after(method, config)
         self.config = config
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
@@ -104,6 +105,7 @@ class FedAwS(Strategy):
         self.state: ServerState | None = None
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
         self.last: dict[str, float] = {}  # figures of the last round
+        self.answers: dict[str, str | None] = {}  # of the last round, by name: why a reply was dropped, None for good
         self._claims: dict[int, int | None] = {}  # node id → client number, as told; None: nobody's
         self._strangers: set[int] = set()
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
@@ -119,12 +121,9 @@ class FedAwS(Strategy):
             raise FedawsError(
                 f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
             )
-        if self.config.model.start_rows != "random":
-            raise FedawsError(
-                f"model.start_rows={self.config.model.start_rows} is not carried over Flower yet; set it to random"
-            )
         if self.config.clients.sampling != "uniform":
             raise FedawsError("clients.sampling=examples needs counts that the server has not; set it to uniform")
+        self._last_step = make_last_step(self.config, self.method)
 
     def summary(self) -> None:
         """Log the strategy's settings."""
@@ -156,13 +155,19 @@ class FedAwS(Strategy):
         """Run the rounds up to `num_rounds`, from where `state` is; `timeout` is each round's deadline.
 
         Unlike Flower's own loop it resumes, it goes on with those who answered in time, and one bad reply harms nobody.
+        Of `initial_arrays` the first start takes θ; one that follows a failure goes on with what it had.
         """
-        self.mail.deadline, arrays, result, self._failures = timeout, initial_arrays, Result(), 0
-        state = self._begin(initial_arrays)
+        self.mail.deadline, result, self._failures = timeout, Result(), 0
+        arrays = initial_arrays if self.state is None else wire.pack(self.state.theta)
+        state = self._begin(arrays)
         self.summary()
+        if state.round_num == 0 and self.config.model.start_rows == "means":
+            state = self._start_at_means(state, grid)
+            _ = evaluate_fn(0, arrays) if evaluate_fn else None  # as Flower's own loop does before its first round
         while state.round_num < num_rounds:
             number = state.round_num + 1
             messages = self.configure_train(number, arrays, train_config or ConfigRecord(), grid)
+            before = self.state
             found, metrics = self.aggregate_train(number, self.mail.collect(grid, messages))
             if found is None or metrics is None:
                 self._failures += 1
@@ -177,8 +182,10 @@ class FedAwS(Strategy):
             self._failures = 0
             arrays = found
             state = self._begin(found)
-            if number == num_rounds:
-                state = self._take_last_step(state, grid)
+            if number == num_rounds and self._last_step is not None:
+                self.state = before  # should the step fail, its round is to come again
+                state = take_last_step(state, state.averaged, self._last_step, partial(self._ask_sums, grid))
+                self.state = state
             result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
             measured = evaluate_fn(number, arrays) if evaluate_fn else None
             if measured is not None:
@@ -215,7 +222,7 @@ class FedAwS(Strategy):
         started, state = time.perf_counter(), self.state
         good = self.mail.good(replies, lambda content, member: wire.read_reply(content, self._expected(state, member)))
         asked = len(self.mail.asked)
-        self.last = _figures(good.values(), asked)
+        self.last, self.answers = _figures(good.values(), asked), dict(self.mail.answers)
         needed = self._quorum_of(asked)
         if len(good) < needed:
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
@@ -244,16 +251,14 @@ class FedAwS(Strategy):
             return {client: float(reply.num_examples) for client, reply in good.items()}
         return dict.fromkeys(good, 1.0)
 
-    # --- after the last round ---------------------------------------------------------------------------------------
+    # --- before the first round, and after the last -----------------------------------------------------------------
 
-    def _take_last_step(self, state: ServerState, grid: Grid) -> ServerState:
-        """W from what all nodes tell once, if the settings or the method have such a step."""
-        step = make_last_step(self.config, self.method)
-        if step is None:
-            return state
-        state = take_last_step(state, state.averaged, step, lambda theta, gram: self._ask_sums(grid, theta, gram))
-        self.state = state
-        return state
+    def _start_at_means(self, state: ServerState, grid: Grid) -> ServerState:
+        """W⁰ of the mean embeddings under θ⁰; random rows for classes that nobody tells of."""
+        rows = first_rows(self.config, len(state.W), self.secret_rows)
+        rows = mean_rows(self._ask_sums(grid, state.theta, False), rows)
+        self.state = start_state(self.config, self.method, state.theta, rows, state.class_of)
+        return self.state
 
     def _ask_sums(self, grid: Grid, theta: Params, gram: bool) -> Sums:
         """n, Σz and perhaps Σzzᵀ of every member that answers; those that do not are asked again."""
@@ -276,11 +281,10 @@ class FedAwS(Strategy):
         missing = [m.name for m in members if m.client not in told]
         if len(told) < self._quorum_of(len(members)):
             raise FedawsError(
-                f"{len(told)} of {len(members)} members told their sums after the last round; "
-                f"look after {_some(missing)} and resume"
+                f"{len(told)} of {len(members)} members told their sums; look after {_some(missing)} and resume"
             )
         if missing:
-            _LOG.warning("the last step goes without %s", _some(missing))
+            _LOG.warning("going on without the sums of %s", _some(missing))
         return _added_up([(m.class_id, told[m.client]) for m in members if m.client in told], num_classes)
 
     def configure_evaluate(

@@ -117,6 +117,7 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
         model=ModelConfig(**cfg.model.model_dump() | {"start": None}),
         clients=cfg.clients,
         train=TrainConfig(**cfg.train.model_dump() | {"device": "auto"}),
+        options=cfg.options,
     )
     return ConfigRecord({**(extra or {}), ROUND: round_num + 1, "run": run.to_toml()})
 

@@ -50,7 +50,9 @@ class Facts(BaseModel):
     loss: float = 0.0  # of that round
     loss_sum: float = 0.0  # since the last row of metrics, over
     loss_rounds: NonNegativeInt = 0  # so many rounds
-    seconds: float = 0.0  # of training so far
+    seconds: float = (
+        0.0  # of training so far: rounds, with what is asked before and after them; no measuring or recording
+    )
     parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
 
 

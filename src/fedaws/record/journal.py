@@ -42,6 +42,7 @@ class Journal:
         self._facts = facts
         self._folder = folder
         self._sums = _Sums()
+        self.class_names = facts.class_names  # of the rows of W, and perhaps of some that are to come
         self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
 
     def held(self) -> AbstractContextManager[None]:
@@ -119,12 +120,16 @@ class Journal:
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
-        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **vars(self._sums)})
+        names = self.class_names and self.class_names[: len(state.W)]
+        here = {"round": state.round_num, "loss": state.loss, "class_names": names}
+        return self._facts.model_copy(update=here | vars(self._sums))
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
     for key in _ASKED_AGAIN:
         ours, theirs = getattr(given, key), getattr(saved, key)
+        if key == "class_names" and ours and theirs:
+            ours = ours[: len(theirs)]  # others may join
         if ours != theirs:
             raise FedawsError(
                 f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data, encoder, "

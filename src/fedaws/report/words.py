@@ -248,7 +248,7 @@ def runs_table(runs: list[RunData]) -> Table:
                 duration(run.last["seconds"]) if "seconds" in run.last else "–",
             ]
         )
-    head = ["folder", "method", "seed", "rounds", "", "precision@1", "time"]
+    head = ["folder", "method", "seed", "rounds", "", "precision@1", "training"]
     return Table("The runs", head, rows)
 
 

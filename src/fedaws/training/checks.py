@@ -27,6 +27,12 @@ COLLAPSED = 0.95
 
 def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
     """Refuse what cannot train, warn of what will not train well."""
+    if any(isinstance(m, _BatchNorm) and not m.num_batches_tracked for m in encoder.modules()):
+        # A pre-trained one has its statistics, and keeps them.
+        raise FedawsError(
+            "the encoder has BatchNorm that was never trained, and clients of one class cannot give its statistics; "
+            "use GroupNorm or LayerNorm, or a pre-trained encoder"
+        )
     example_shape_fits(encoder, as_input(data.x[:1]), cfg.model.embedding_dim)
     _check_images(cfg, data, encoder)
     _check_clients(cfg, method, data, warn)
@@ -54,7 +60,12 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
     if data.tested_on == "training":
         warn("no test set was given: all figures are of the training examples; give one, or data.validation=0.2")
-    epochs = epochs_seen(cfg, len(data.y), len(data.available)) if len(data.y) else 1.0  # a server has no examples
+    if not len(data.y):  # a server has no examples
+        return
+    alone = int((torch.bincount(data.y, minlength=data.num_classes) == 0).sum())
+    if alone and "features" not in method.needs:
+        warn(f"{alone:,} of {data.num_classes:,} classes have no training example: no client trains their rows")
+    epochs = epochs_seen(cfg, len(data.y), len(data.available))
     if epochs < 1:
         warn(
             f"this run sees {epochs:.0%} of its {len(data.y):,} training examples; raise train.rounds to about "
@@ -63,12 +74,6 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
 
 
 def _check_encoder(cfg: Config, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
-    untrained = [m for m in encoder.modules() if isinstance(m, _BatchNorm) and not m.num_batches_tracked]
-    if untrained:  # a pre-trained one has its statistics, and keeps them
-        raise FedawsError(
-            "the encoder has BatchNorm that was never trained, and clients of one class cannot give its statistics; "
-            "use GroupNorm or LayerNorm, or a pre-trained encoder"
-        )
     if len(data.x) > 1 and mixes_examples(encoder, as_input(data.x[:2])):
         raise FedawsError(
             "the encoder mixes the examples of a batch, which would let clients see each other; use GroupNorm or "

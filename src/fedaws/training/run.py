@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaws.config import Config
-from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features, as_input
 from fedaws.data.label_sets import as_sparse
@@ -161,17 +160,20 @@ class Run:
                 f"{self.folder} was trained on data of your own, which it does not hold; "
                 "give it again in Python: fedaws.load(folder).evaluate(data)"
             )
-        return load_data(self.config, method_of(self.config).classes_per_client)
+        return load_data(self.config)  # its test set is the same however the method deals out the rest
 
     def _checked(self, x: Any) -> Rows:
+        shape = self.facts.example_shape
+        if getattr(x, "shape", None) == shape:
+            raise FedawsError(f"x is a single example of shape {shape}; wanted a batch of them: x[None], or x[:1]")
         features = as_sparse(x) if isinstance(x, SparseRows) or is_scipy(x) else as_features(x)
         got, wanted = dtype_name(features), self.facts.example_dtype
         if got != wanted:  # bytes are scaled to 0 … 1, numbers are taken as they are
             raise FedawsError(f"x is {got}, the model was trained on {wanted}; prepare x as the training examples were")
-        if isinstance(features, SparseRows) and tuple(features.shape[1:]) != self.facts.example_shape:
+        if isinstance(features, SparseRows) and tuple(features.shape[1:]) != shape:
             raise FedawsError(
-                f"x has {features.shape[1]} features, the model was trained on {self.facts.example_shape[0]}; number "
-                "them as the training examples were"
+                f"x has {features.shape[1]} features, the model was trained on {shape[0]}; number them as the training "
+                "examples were"
             )
         example_shape_fits(self.encoder, as_input(features[:1]).to(self.W.device), self.W.shape[1])
         return features.to(self.W.device)

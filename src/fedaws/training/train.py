@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaws.config import Config, check_effects, parse
+from fedaws.config import Config, check_effects
 from fedaws.core.algorithm import run_round, settled
 from fedaws.core.last_step import make_last_step, take_last_step
-from fedaws.core.method import Method
-from fedaws.core.methods import method_of
-from fedaws.core.start import random_rows, start_state
+from fedaws.core.method import LastStep, Method
+from fedaws.core.methods import method_of, named_after
+from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_input
 from fedaws.errors import FedawsError
@@ -124,6 +123,7 @@ def train(
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
         run_clients, ask = make_runner(cfg, method, data, encoder), ask_sums(encoder, data)
+        last_step = make_last_step(cfg, method)
         first = initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask)
         with journal.held():
             state, history = journal.open(first, resume)
@@ -138,7 +138,7 @@ def train(
                 measures=measures or {},
                 history=history,
             )
-            state = _loop(cfg, method, data, state, session, run_clients, ask)
+            state = _loop(cfg, method, data, state, session, run_clients, last_step, ask)
             model = session.finish(state)
     set_weights(encoder, model.theta)
     return Run(cfg, model, journal.facts(state), session.history, data, place)
@@ -173,7 +173,7 @@ def _checked(config: Any, data: Any, encoder: Any, method: Any) -> Config:
         if value is not None and not isinstance(value, kind):
             raise FedawsError(f"{name} is a {type(value).__name__}; wanted {fix}")
     cfg = config or Config()
-    return cfg if method is None else parse(cfg.model_dump() | {"method": method.name})
+    return cfg if method is None else named_after(method, cfg)
 
 
 def _as_given(cfg: Config, own_data: bool, own_encoder: bool) -> Config:
@@ -189,9 +189,10 @@ def _loop(
     state: ServerState,
     session: Session,
     run_clients: RunClients,
+    last_step: LastStep | None,
     ask: AskSums,
 ) -> ServerState:
-    run_clients, last_step = _timed(run_clients, session), make_last_step(cfg, method)
+    run_clients = _timed(run_clients, session)
     available, counts = data.available, data.num_examples
     session.reporter.on_start(state.round_num, cfg.train.rounds)
     while state.round_num < cfg.train.rounds:
@@ -199,12 +200,11 @@ def _loop(
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
         began = time.perf_counter()
         state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method)
-        seconds = time.perf_counter() - began
         if state.round_num == cfg.train.rounds:
             state = settled(state, cfg, method)
         if last_step is not None and state.round_num == cfg.train.rounds:
             state = take_last_step(state, session.model_of(state).theta, last_step, ask)
-        session.after_round(state, seconds)
+        session.after_round(state, time.perf_counter() - began)
     return state
 
 
@@ -227,8 +227,7 @@ def _start_rows(cfg: Config, data: FederatedData, theta: Params, ask: AskSums) -
     rows = random_rows(cfg, data.num_classes).to(data.x.device)
     if cfg.model.start_rows == "random":
         return rows
-    sums = ask(theta, False)
-    return torch.where(sums.counts[:, None] > 0, F.normalize(sums.sums, dim=1), rows)
+    return mean_rows(ask(theta, False), rows)
 
 
 def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState) -> Model:

@@ -93,12 +93,34 @@ def test_the_usual_formats_are_read(tmp_path: Path, suffix: str) -> None:
 )
 def test_every_kind_of_pixel_becomes_rgb(tmp_path: Path, mode: str, colour: Any, expected: tuple[int, ...]) -> None:
     paint(tmp_path / "a" / "1.png", colour, mode=mode)
-    assert colours(images(tmp_path)[0][0]) == [expected]
+    paint(tmp_path / "a" / "2.png", RED)  # alone a grey one would stay grey
+    assert colours(images(tmp_path)[0][0]) == [expected, RED]
+
+
+@pytest.mark.parametrize(("mode", "colour"), [("L", 100), ("LA", (100, 255)), ("RGB", (100, 100, 100))])
+def test_grey_pictures_have_one_channel(tmp_path: Path, mode: str, colour: Any) -> None:
+    for place in ("train/a", "train/b", "test/a"):
+        paint(tmp_path / place / "1.png", colour, mode=mode)
+    (x, _, x_test, _), _ = images(tmp_path)
+    assert x_test is not None
+    assert (x.shape, x_test.shape) == ((2, 1, 4, 6), (1, 1, 4, 6))  # images, grey, height, width
+    assert (x == 100).all()
+    assert x.flags.c_contiguous
+
+
+@pytest.mark.parametrize("coloured", ["train/b", "test/a"])
+def test_one_picture_of_colour_gives_all_of_them_three_channels(tmp_path: Path, coloured: str) -> None:
+    for place in ("train/a", "train/b", "test/a"):
+        paint(tmp_path / place / "1.png", 100, mode="L")
+    paint(tmp_path / coloured / "2.png", RED)
+    (x, _, x_test, _), _ = images(tmp_path)
+    assert x_test is not None
+    assert (x.shape[1], x_test.shape[1]) == (3, 3)
 
 
 def test_a_transparent_palette_becomes_white(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "1.png", 0, mode="P", transparency=b"\x00")
-    assert colours(images(tmp_path)[0][0]) == [(255, 255, 255)]
+    assert colours(images(tmp_path)[0][0]) == [(255,)]
 
 
 def test_a_photograph_is_turned_upright(tmp_path: Path) -> None:

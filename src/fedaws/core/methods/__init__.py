@@ -43,6 +43,16 @@ def method_of(cfg: Config, classes: ClassFacts | None = None) -> Method:
     return made
 
 
+def named_after(method: Method, cfg: Config) -> Config:
+    """The configuration of a run with a method of one's own, which reads no options."""
+    if cfg.options:
+        raise FedawsError(
+            f"options ({', '.join(cfg.options)}) have no effect on a method of your own; set them where you make it, "
+            "and leave them out here"
+        )
+    return cfg.with_(method=method.name)
+
+
 def wanted_fact(classes: ClassFacts | None, name: Literal["features", "cooccurrence"]) -> Tensor | None:
     """What the server knows of the classes; refused where it does not, None where only a description is wanted."""
     if classes is None:

@@ -27,7 +27,8 @@ _LAYOUT = "train/<class>/<image> and test/<class>/<image>, or <class>/<image>"
 def images(
     folder: Path, size: int | None = None
 ) -> tuple[tuple[Pictures, Labels, Pictures | None, Labels | None], tuple[str, ...]]:
-    """(x_train, y_train, x_test, y_test) with RGB images [N, 3, H, W] as bytes, and the classes' names.
+    """(x_train, y_train, x_test, y_test) with images [N, 3, H, W] as bytes, and the classes' names; [N, 1, H, W] where
+    all of them are grey.
 
     The classes are the folders in `train`, or in `folder` itself where there are neither `train` nor `test`; without a
     `test` there is no test set. With a `size` the images are scaled and cut, around their centre, to that square.
@@ -44,9 +45,15 @@ def images(
         raise FedawsError(f"{test / beyond[0]} is a class that {train} has not; add it there or remove it here")
     files = _numbered(classes, names)
     x, y = _read_all(files, size, None)
-    if not tested:
-        return (x, y, None, None), names
-    return (x, y, *_read_all(_numbered(tested, names), size, x.shape[1:])), names
+    x_test, y_test = _read_all(_numbered(tested, names), size, x.shape[1:]) if tested else (None, None)
+    if _grey(x) and (x_test is None or _grey(x_test)):
+        x = x[:, :1].copy()
+        x_test = None if x_test is None else x_test[:, :1].copy()
+    return (x, y, x_test, y_test), names
+
+
+def _grey(x: Pictures) -> bool:
+    return np.array_equal(x[:, 0], x[:, 1]) and np.array_equal(x[:, 0], x[:, 2])
 
 
 @contextmanager
