@@ -22,6 +22,7 @@ _EXTRAS = {
     "tensorboard": "tensorboard",
     "faiss": "index",
     "PIL": "images",
+    "dp_accounting": "privacy",
 }
 """Modules that not everybody has, and the extra that brings them."""
 

@@ -124,7 +124,12 @@ class FedAwS(Strategy):
                 f"model.start_rows={self.config.model.start_rows} is not carried over Flower yet; set it to random"
             )
         if self.config.clients.sampling != "uniform":
-            raise FedawsError("clients.sampling=examples needs counts that the server has not; set it to uniform")
+            raise FedawsError(
+                f"clients.sampling={self.config.clients.sampling} is not carried over Flower, where nobody controls who "
+                "is online; set it to uniform"
+            )
+        if self.config.privacy.clip is not None:
+            raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
 
     def summary(self) -> None:
         """Log the strategy's settings."""

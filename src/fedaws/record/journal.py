@@ -11,7 +11,7 @@ import torch
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.files import only_writer
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.folder import Facts, PrivacyFacts, RunFolder
 from fedaws.record.made_with import note_versions
 from fedaws.record.trace import trace_rounds, traced_classes
 from fedaws.types import Params, ServerState
@@ -36,8 +36,14 @@ _ASKED_AGAIN = (
 class Journal:
     """Opens or resumes the folder, adds up the rounds, writes rows, checkpoints and the model."""
 
-    def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
-        self._cfg, self._facts, self._folder = cfg, facts, folder
+    def __init__(
+        self,
+        cfg: Config,
+        facts: Facts,
+        folder: RunFolder | None,
+        privacy: Callable[[], PrivacyFacts | None] = lambda: None,
+    ) -> None:
+        self._cfg, self._facts, self._folder, self._privacy = cfg, facts, folder, privacy
         self._loss_sum, self._rounds, self._seconds = 0.0, 0, 0.0
         self._parts: dict[str, float] = {}
         self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
@@ -120,7 +126,8 @@ class Journal:
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
         sums = {"loss_sum": self._loss_sum, "loss_rounds": self._rounds, "seconds": self._seconds, "parts": self._parts}
-        return self._facts.model_copy(update={"round": state.round_num, "loss": state.loss, **sums})
+        here = {"round": state.round_num, "loss": state.loss, "privacy": self._privacy()}
+        return self._facts.model_copy(update={**here, **sums})
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
