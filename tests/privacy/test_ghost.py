@@ -98,6 +98,12 @@ def test_a_limit_that_nobody_reaches_changes_nothing() -> None:
         assert_same(work_of(cfg.override(["privacy.clip=1000"]), encoder, data), work_of(cfg, encoder, data))
 
 
+def test_clipping_keeps_no_graph() -> None:
+    cfg, data = config("privacy.clip=0.01", "train.runner=pooled"), federation()
+    total = work_of(cfg, build_encoder(cfg.model, (10,), seed=0), data)
+    assert not any(t.requires_grad for t in [total.rows, *total.delta.values()])
+
+
 def test_frozen_layers_and_layers_without_bias_are_clipped_too() -> None:
     cfg, data = config("privacy.clip=0.01"), federation()
     encoder = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 12, bias=False), nn.ReLU(), nn.Linear(12, 8))

@@ -125,8 +125,8 @@ class FedAwS(Strategy):
             )
         if self.config.clients.sampling != "uniform":
             raise FedawsError(
-                f"clients.sampling={self.config.clients.sampling} is not carried over Flower, where nobody controls who "
-                "is online; set it to uniform"
+                f"clients.sampling={self.config.clients.sampling} is not carried over Flower, where nobody controls "
+                "who is online; set it to uniform"
             )
         if self.config.privacy.clip is not None:
             raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")

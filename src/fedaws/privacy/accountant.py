@@ -30,6 +30,11 @@ class Poisson:
     probability: float
     neighbours = "one person more or less"
 
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        return f"each client by a coin of {self.probability:.4g} in every round"
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -39,6 +44,11 @@ class Fixed:
     per_round: int
     neighbours = "one person in the place of another"
 
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        return f"{self.per_round:,} of {self.people:,} without replacement"
+
 
 @dataclass(frozen=True)
 class AtMost:
@@ -47,8 +57,25 @@ class AtMost:
     participations: int | None = None
     neighbours = "one person's part left out"
 
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        often = "every round" if self.participations is None else f"at most {self.participations:,} rounds"
+        return f"each client in {often}, no amplification"
+
 
 Cohorts = Poisson | Fixed | AtMost
+
+
+def cohorts_of(people: int, per_round: int, poisson: bool, participations: int | None = None) -> Cohorts:
+    """How cohorts are made, as the accounting has to see it.
+
+    >>> cohorts_of(100, 10, poisson=True), cohorts_of(100, 10, poisson=False), cohorts_of(100, 100, poisson=True)
+    (Poisson(probability=0.1), Fixed(people=100, per_round=10), AtMost(participations=None))
+    """
+    if participations is not None or per_round >= people:
+        return AtMost(participations)
+    return Poisson(per_round / people) if poisson else Fixed(people, per_round)
 
 
 def joint(*multipliers: float) -> float:

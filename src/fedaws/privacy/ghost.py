@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -22,7 +23,7 @@ from fedaws.core.local import ExampleLosses
 from fedaws.models.bag import Bag, entry_weights
 from fedaws.models.build import trainable
 from fedaws.privacy.clipping import clip_factors
-from fedaws.sparse import Rows, SparseRows, add_up
+from fedaws.sparse import Rows, SparseRows, add_up, in_order
 from fedaws.types import Params
 
 
@@ -34,6 +35,7 @@ class _Seen(NamedTuple):
     outputs: Tensor
 
 
+@torch.no_grad()
 def clipped_pass(
     encoder: nn.Module,
     loss_of: ExampleLosses,
@@ -46,7 +48,7 @@ def clipped_pass(
     most: float,
     train_rows: bool,
 ) -> tuple[Params, Tensor | None, Tensor]:
-    """Σ ω_i g_i min(1, most/‖g_i‖) of the clients' gradients g_i of θ; each one's own gradient of its rows; the risks."""
+    """Σ ω_i g_i min(1, most/‖g_i‖) of the clients' gradients g_i of θ; each one's own gradient of its rows; risks."""
     theta = {k: v.detach() for k, v in theta.items()}  # no gradient of θ: the products below stand for it
     rows = rows.detach().requires_grad_(train_rows)
     with torch.enable_grad(), _watched(encoder) as seen:
@@ -166,16 +168,23 @@ def sparse_grams(x: SparseRows, clients: int) -> Tensor:
     """
     row, weights = x.row_of_each, entry_weights(x)
     per_client = len(x) // clients
-    ordered, order = (row // per_client * x.width + x.indices).sort()
+    ordered, order = in_order(row // per_client * x.width + x.indices)
+    grams = weights.new_zeros(len(x), per_client)
+    own = torch.arange(len(x), device=x.device)
+    grams[own, own % per_client] = weights.new_zeros(len(x)).index_add_(0, row, weights.square())
+    # Most features are in one row of a client only, and are done with; the others meet in pairs.
+    again = F.pad(ordered[1:] == ordered[:-1], (1, 1))  # the same as before it; one place longer
+    shared = again[:-1] | again[1:]
+    order, ordered = order[shared], ordered[shared]
     row, weights = row[order], weights[order]
     _, group, sizes = ordered.unique_consecutive(return_inverse=True, return_counts=True)
     partners = sizes[group]  # of each entry, itself among them
     one = torch.arange(len(row), device=x.device).repeat_interleave(partners)
-    first = (sizes.cumsum(0) - sizes)[group]
     within = torch.arange(len(one), device=x.device) - (partners.cumsum(0) - partners)[one]
-    other = first[one] + within
-    grams = weights.new_zeros(len(x) * per_client)
-    grams.index_add_(0, row[one] * per_client + row[other] % per_client, weights[one] * weights[other])
+    other = (sizes.cumsum(0) - sizes)[group][one] + within
+    one, other = one[one != other], other[one != other]
+    products = weights[one] * weights[other]
+    grams.view(-1).index_add_(0, row[one] * per_client + row[other] % per_client, products)
     return grams.view(clients, per_client, per_client)
 
 

@@ -12,16 +12,7 @@ from fedaws.core.guard import Guard
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.errors import FedawsError
-from fedaws.privacy.accountant import (
-    AtMost,
-    Cohorts,
-    Fixed,
-    Poisson,
-    default_delta,
-    epsilon,
-    noise_for,
-    noise_to_signal,
-)
+from fedaws.privacy.accountant import Cohorts, cohorts_of, default_delta, epsilon, noise_for, noise_to_signal
 from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, poisson_cohort
 from fedaws.record.folder import PrivacyFacts
 from fedaws.record.ledger import Ledger
@@ -101,7 +92,7 @@ class Protection:
             releases=self.ledger.releases,
             people=self.people,
             per_round=self.expected,
-            cohorts=_in_words(self.cohorts),
+            cohorts=self.cohorts.in_words,
             neighbours=self.cohorts.neighbours,
             rows="nothing released" if self.rows in ("fixed", "secret") else "none",
         )
@@ -121,7 +112,8 @@ def protect(
     if not privacy.noisy or privacy.clip is None:
         return None
     _check_promise(cfg, method, people)
-    cohorts, delta = cohorts_of(cfg, people), privacy.delta or default_delta(people)
+    poisson, delta = cfg.clients.sampling == "poisson", privacy.delta or default_delta(people)
+    cohorts = cohorts_of(people, _expected(cfg, people), poisson, privacy.participations)
     noise = privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
     epsilon(noise, delta, 1, cohorts)  # a missing extra shows before the hours, not after
     parameters = sum(p.numel() for p in theta.values())
@@ -135,28 +127,8 @@ def protect(
     return Protection(cfg, privacy.clip, noise, delta, people, cohorts, tables, method.rows, ledger)
 
 
-def cohorts_of(cfg: Config, people: int) -> Cohorts:
-    """How the run's cohorts are made, for the accountant."""
-    expected = _expected(cfg, people)
-    if cfg.privacy.participations is not None or expected == people:
-        return AtMost(cfg.privacy.participations)
-    return Poisson(expected / people) if cfg.clients.sampling == "poisson" else Fixed(people, expected)
-
-
 def _expected(cfg: Config, people: int) -> int:
     return people if cfg.clients.per_round == "all" else min(cfg.clients.per_round, people)
-
-
-def _in_words(cohorts: Cohorts) -> str:
-    match cohorts:
-        case Poisson(probability):
-            return f"Poisson, {probability:.4g} a client and round"
-        case Fixed(people, per_round):
-            return f"{per_round} of {people} without replacement"
-        case AtMost(None):
-            return "everybody in every round"
-        case AtMost(limit):
-            return f"at most {limit} rounds a client, no amplification"
 
 
 def _check_promise(cfg: Config, method: Method, people: int) -> None:
