@@ -38,7 +38,7 @@ def plan(
 
 
 def _advice(people: int, eps: float, ratio: float) -> str:
-    """In words; where they change was seen on Omniglot (docs/privacy.md)."""
+    """In words; where they change was seen in the curve of docs/privacy.md."""
     if ratio >= 1:
         fate = "will not train"
     elif ratio >= 0.1:
