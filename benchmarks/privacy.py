@@ -9,8 +9,8 @@ the same settings for all; "no noise" clips too. They were chosen by a handful o
 
 import argparse
 import json
+from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 import fedaws
 from fedaws import Config, Reporter
@@ -24,14 +24,13 @@ SETTINGS = [
 ]
 
 
-def measure(people: int, per_round: int, target: float | None, seed: int) -> tuple[float, dict[str, Any]]:
+def measure(people: int, per_round: int, target: float | None, seed: int) -> float:
     each = people // 100
     sizes = [f"data.clients_per_class={each}", f"data.examples_per_class={10 * each}", f"clients.per_round={per_round}"]
     asked = [] if target is None else [f"privacy.epsilon={target}"]
     cfg = Config().override([*SETTINGS, *sizes, *asked, f"seed={seed}"])
     run = fedaws.train(config=cfg, reporter=Reporter(on_warning=lambda _: None))
-    privacy = run.facts.privacy
-    return run.metrics[-1]["precision@1"], {} if privacy is None else {"noise": privacy.noise, "delta": privacy.delta}
+    return float(run.metrics[-1]["precision@1"])
 
 
 def main() -> None:
@@ -41,15 +40,13 @@ def main() -> None:
     rows = []
     for people, (per_round, seeds) in SIZES.items():
         for target in TARGETS:
-            runs = [measure(people, per_round, target, seed) for seed in range(seeds)]
-            precisions = [precision for precision, _ in runs]
-            row = {"people": people, "per_round": per_round, "epsilon": target, **runs[0][1], "runs": precisions}
-            spread = stdev(precisions) if seeds > 1 else 0.0
-            print(f"{people:>7,} people, ε = {target}: {100 * mean(precisions):.1f} ± {100 * spread:.1f} %", flush=True)
-            rows.append(row)
-    if asked.json:
-        with open(asked.json, "w", encoding="utf-8") as file:
-            file.write(json.dumps({"command": "benchmarks/privacy.py", "rows": rows}, indent=2) + "\n")
+            found = [measure(people, per_round, target, seed) for seed in range(seeds)]
+            spread = stdev(found) if seeds > 1 else 0.0
+            print(f"{people:>7,} people, ε = {target}: {100 * mean(found):.1f} ± {100 * spread:.1f} %", flush=True)
+            figures = {"precision@1": round(mean(found), 3), "std": round(spread, 3), "seeds": seeds}
+            rows.append({"people": people, "per_round": per_round, "epsilon": target, **figures})
+            if asked.json:
+                Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -67,8 +67,9 @@ class Protection:
 
     @property
     def spent_all(self) -> bool:
-        """Whether there is no noise left within the target ε, if there is one."""
-        return self.cfg.privacy.epsilon is not None and self.ledger.releases >= self.cfg.train.rounds
+        """Whether one more release would exceed the target ε, if there is one; a limit for each client keeps it too."""
+        limited = self.cfg.privacy.participations is not None
+        return self.cfg.privacy.epsilon is not None and not limited and self.ledger.releases >= self.cfg.train.rounds
 
     def over(self, round_num: int) -> FedawsError:
         """What to say then."""
