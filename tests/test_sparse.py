@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaws.sparse import SparseRows, add_up, from_dense, from_lists
+from fedaws.sparse import SparseRows, add_up, from_dense, from_lists, in_order
 
 
 def matrix(seed: int, rows: int = 7, width: int = 5) -> torch.Tensor:
@@ -89,3 +89,17 @@ STARTS = torch.tensor([0, 2, 3])
 )
 def test_parts_that_make_no_matrix_are_told(rows: SparseRows, flaw: str | None) -> None:
     assert (rows.flaw() is None) if flaw is None else (flaw in (rows.flaw() or ""))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("count", "most"), [(0, 1), (1, 1), (7, 3), (5000, 40), (5000, 2**31 - 1)])
+def test_ids_are_put_in_the_order_of_a_stable_sort(dtype: torch.dtype, count: int, most: int) -> None:
+    ids = torch.randint(0, most, (count,), generator=torch.Generator().manual_seed(0)).to(dtype)
+    for ours, theirs in zip(in_order(ids), ids.sort(stable=True), strict=True):
+        assert ours.equal(theirs)
+        assert ours.dtype == theirs.dtype
+
+
+def test_ids_too_large_to_share_a_word_with_their_place_are_sorted_too() -> None:
+    ids = torch.tensor([2**62, 5, 2**62, 2**62 - 1])
+    assert in_order(ids)[1].tolist() == [1, 3, 0, 2]

@@ -147,8 +147,9 @@ class ClientsConfig(_Told):
 
     per_round: Count | Literal["all"] = "all"
     """Clients that take part in a round."""
-    sampling: Literal["uniform", "examples"] = "uniform"
-    """Which: all equally likely, or in proportion to their examples."""
+    sampling: Literal["uniform", "examples", "poisson"] = "uniform"
+    """Which: all equally likely, or in proportion to their examples; `poisson`: each by a coin of its own, `per_round`
+    of them on average."""
     examples_per_step: Count | Literal["all"] = 16
     """Examples of a client's step."""
     local_steps: Count = 1
@@ -221,10 +222,27 @@ class SpreadConfig(_Told):
 
 
 class PrivacyConfig(_Told):
-    """Who may see what."""
+    """Who may see what: rows that stay at home, and user-level differential privacy of θ (docs/privacy.md)."""
 
     rows: Literal["clear", "private"] = "clear"
     """`private`: a client keeps its class embedding, and tells of it inside sums over the cohort only."""
+    clip: Positive | None = None
+    """S: a client's change of θ is cut to this length; none: it is not. It goes with the schedule, as the step does."""
+    noise: Positive | None = None
+    """z: the server adds Gaussian noise of standard deviation z·S to the sum of the changes; none: no noise, or what
+    `epsilon` asks for."""
+    epsilon: Positive | None = None
+    """The ε that the whole run may cost; the noise is computed from it."""
+    delta: Annotated[float, Field(gt=0, lt=1, strict=True, allow_inf_nan=False)] | None = None
+    """δ; none: N^−1.1 for N clients."""
+    participations: Count | None = None
+    """A client takes part in at most so many rounds, and the accounting hides nobody behind the choice of the cohort;
+    none: no limit."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether anything is promised: clipping alone has no ε."""
+        return self.noise is not None or self.epsilon is not None
 
 
 class TrainConfig(_Told):
@@ -324,6 +342,7 @@ class Config(_Told):
                 "set spread.neighbors to mine among them"
             )
         _refuse_idle(self, ("server.optimizer", "clients.optimizer"))
+        _check_privacy(self)
         return self
 
     @property
@@ -634,6 +653,37 @@ def typed(value: Any) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_privacy(cfg: Config) -> None:
+    """Refuse settings of which no ε holds, or that do nothing."""
+    privacy = cfg.privacy
+    if privacy.noise is not None and privacy.epsilon is not None:
+        raise ValueError(
+            f"privacy.epsilon={privacy.epsilon:g} computes the noise, and privacy.noise={privacy.noise:g} gives it; "
+            "set one of them to none"
+        )
+    if privacy.noisy and privacy.clip is None:
+        raise ValueError("noise hides only what is bounded; set privacy.clip, as in privacy.clip=0.1")
+    if not privacy.noisy:
+        for key in ("delta", "participations"):
+            if getattr(privacy, key) is not None:
+                raise ValueError(f"privacy.{key} has no effect without noise; set privacy.epsilon or privacy.noise")
+        return
+    counted = "the accounting does not hold with"
+    wrong = {
+        "clients.weighting=examples": (cfg.clients.weighting == "examples", "set it to uniform"),
+        "clients.sampling=examples": (cfg.clients.sampling == "examples", "set it to poisson or uniform"),
+        f"train.enroll={cfg.train.enroll:g}": (cfg.train.enroll > 0, "it sends means without noise: set it to 0"),
+        f"train.last_step={cfg.train.last_step}": (
+            cfg.train.last_step != "none",
+            "it sends sums without noise: set it to none",
+        ),
+        "model.start_rows=means": (cfg.model.start_rows == "means", "it sends means without noise: set it to random"),
+    }
+    for setting, (is_wrong, fix) in wrong.items():
+        if is_wrong:
+            raise ValueError(f"{counted} {setting} (privacy.noise or privacy.epsilon is set); {fix}")
 
 
 def epochs_seen(cfg: Config, num_examples: int, num_clients: int) -> float:

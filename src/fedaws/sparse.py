@@ -165,11 +165,27 @@ def add_up(ids: Tensor, numbers: Tensor, rows: Tensor, weights: Tensor | None, s
     >>> add_up(torch.tensor([2, 0, 2]), torch.tensor([0, 1, 1]), torch.eye(2), None, 4).to_dense().tolist()
     [[0.0, 1.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     """
-    ordered, order = ids.sort(stable=True)
+    ordered, order = in_order(ids)
     unique, counts = ordered.unique_consecutive(return_counts=True)
     weights = None if weights is None else weights[order]
     sums = F.embedding_bag(numbers[order], rows, counts.cumsum(0) - counts, mode="sum", per_sample_weights=weights)
     return row_delta(unique, sums, size)
+
+
+def in_order(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Non-negative ids sorted, and where each stood; equal ones stay in their order.
+
+    A number and its place in one word are sorted by NumPy, several times as fast as torch sorts pairs on a CPU.
+
+    >>> in_order(torch.tensor([5, 0, 5, 2]))
+    (tensor([0, 2, 5, 5]), tensor([1, 3, 0, 2]))
+    """
+    bits = max(len(ids) - 1, 0).bit_length()
+    if ids.device.type != "cpu" or not len(ids) or int(ids.max()).bit_length() + bits > 63:
+        return ids.sort(stable=True)
+    words = (ids.to(torch.int64) << bits) | torch.arange(len(ids))
+    words.numpy().sort()
+    return (words >> bits).to(ids.dtype), words & ((1 << bits) - 1)
 
 
 def row_delta(ids: Tensor, rows: Tensor, size: int) -> Tensor:

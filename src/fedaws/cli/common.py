@@ -26,6 +26,7 @@ _EXTRAS = {
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",
+    "dp_accounting": "privacy",
 }
 """Modules that not everybody has, and the extra that brings them."""
 

@@ -155,6 +155,8 @@ def _figures(metrics: dict[str, Any], loss: float) -> str:
     figures = f"loss {loss:.3g}"
     if "precision@1" in metrics:
         figures += f"  P@1 {100 * metrics['precision@1']:.1f} %  max cos {metrics['max_cosine']:+.2f}"
+    if "dp_epsilon" in metrics:
+        figures += f"  ε {metrics['dp_epsilon']:.2f}"
     return figures
 
 

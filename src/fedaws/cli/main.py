@@ -16,6 +16,7 @@ from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
 from fedaws.cli import people as cli_people
+from fedaws.cli import privacy as cli_privacy
 from fedaws.cli.common import (
     App,
     Json,
@@ -46,6 +47,7 @@ app = App(
     rich_markup_mode="rich",
 )
 app.add_typer(cli_flower.app, name="flower")
+app.add_typer(cli_privacy.app, name="privacy")
 
 RUNS = Path("runs")
 

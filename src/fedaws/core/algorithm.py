@@ -14,6 +14,7 @@ from torch import Tensor
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import Aggregate, aggregate
 from fedaws.core.embedding_tables import step_table_
+from fedaws.core.guard import Guard
 from fedaws.core.method import Method, Weighting, When
 from fedaws.core.methods import method_of
 from fedaws.core.optimizers import is_matrix
@@ -34,13 +35,15 @@ def run_round(
     num_examples: Tensor | None = None,
     in_place: bool = False,
     method: Method | None = None,
+    guard: Guard | None = None,
 ) -> ServerState:
-    """One round. `available` are the ids of the clients that can take part; `method` is by default the configured one.
+    """One round. `available` are the ids of the clients that can take part; `method` is by default the configured one;
+    `guard` makes the round private.
 
     `in_place` lets the new state take over the old one's W, tables and memories, too large to be copied every round.
     """
     method = method or method_of(cfg)
-    cohort = sample_clients(available, cfg.clients, rng, num_examples)
+    cohort = guard.pick(available) if guard else sample_clients(available, cfg.clients, rng, num_examples)
     classes = None
     if method.rows == "all" and cfg.clients.sampled_classes is not None:
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
@@ -51,14 +54,15 @@ def run_round(
     if method.weighting:
         sent = replace(sent, weights=_server_weights(state, method.weighting, cohort))
     finish = finish_round_ if in_place else finish_round
-    return finish(state, run_clients(sent), cfg, rng, method, classes)
+    updates = run_clients(sent) if len(cohort) else ()  # by independent coins perhaps nobody takes part
+    return finish(state, updates, cfg, rng, method, classes, guard)
 
 
 def sample_clients(
     available: Tensor, cfg: ClientsConfig, rng: torch.Generator, num_examples: Tensor | None = None
 ) -> Tensor:
     """C^t: all of the available clients, or `per_round` of them, each as likely as the others or, draw by draw, in
-    proportion to its examples.
+    proportion to its examples; or each by a coin of its own, `per_round` of them on average.
     """
     if cfg.per_round == "all" or cfg.per_round >= len(available):
         return available
@@ -68,6 +72,9 @@ def sample_clients(
         # The largest of log(u)/n are a draw without replacement in proportion to n (Efraimidis & Spirakis 2006).
         keys = torch.rand(len(available), generator=rng, dtype=torch.float64).log() / num_examples[available].cpu()
         chosen = keys.topk(cfg.per_round).indices
+    elif cfg.sampling == "poisson":
+        heads = torch.rand(len(available), generator=rng, dtype=torch.float64) < cfg.per_round / len(available)
+        chosen = heads.nonzero()[:, 0]
     else:
         chosen = torch.randperm(len(available), generator=rng)[: cfg.per_round]
     return available[chosen.sort().values.to(available.device)]
@@ -89,9 +96,10 @@ def finish_round(
     rng: torch.Generator,
     method: Method | None = None,
     classes: Tensor | None = None,
+    guard: Guard | None = None,
 ) -> ServerState:
     """Lines 11–14: average θ, put the rows together, spread them. `classes` are an oracle's sample, if it has one."""
-    return finish_round_(_copied(state), updates, cfg, rng, method, classes)
+    return finish_round_(_copied(state), updates, cfg, rng, method, classes, guard)
 
 
 def finish_round_(
@@ -101,10 +109,12 @@ def finish_round_(
     rng: torch.Generator,
     method: Method | None = None,
     classes: Tensor | None = None,
+    guard: Guard | None = None,
 ) -> ServerState:
     """The same, with the old state's W, tables and memories changed in place."""
     method, factor = method or method_of(cfg), schedule(cfg.train, state.round_num)
     total = aggregate(state, updates)
+    total = guard.release(state, total) if guard else total
     state = replace(_step_theta(state, total.delta, cfg, method, factor), loss=total.loss)
     if total.shared is not None:
         state = _step_all_rows(state, total.shared, classes, cfg, method, factor)

@@ -122,7 +122,12 @@ class FedAwS(Strategy):
                 f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
             )
         if self.config.clients.sampling != "uniform":
-            raise FedawsError("clients.sampling=examples needs counts that the server has not; set it to uniform")
+            raise FedawsError(
+                f"clients.sampling={self.config.clients.sampling} is not carried over Flower, where nobody controls "
+                "who is online; set it to uniform"
+            )
+        if self.config.privacy.clip is not None:
+            raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
         self._last_step = make_last_step(self.config, self.method)
 
     def summary(self) -> None:

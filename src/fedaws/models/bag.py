@@ -24,6 +24,7 @@ class Bag(nn.Module):
         self.table = nn.Parameter(torch.randn(features, embedding_dim).mul_(embedding_dim**-0.5))
         self.layers = mlp(embedding_dim, hidden, embedding_dim) if hidden else None
         self.residual = residual
+        self.lookup = Lookup()
         if residual and self.layers is not None:
             last = self.layers[-1]
             assert isinstance(last, nn.Linear)
@@ -32,11 +33,32 @@ class Bag(nn.Module):
     def forward(self, x: Rows) -> Tensor:
         """Embeddings, not yet of unit length, [B, d]; zeros for an example without features."""
         sparse = x if isinstance(x, SparseRows) else from_dense(x)
-        h: Tensor = _WeightedMean.apply(self.table, sparse)  # type: ignore[no-untyped-call]
+        h: Tensor = self.lookup(sparse, self.table)
         if self.layers is None:
             return h
         out: Tensor = self.layers(h)
         return h + out if self.residual else out
+
+
+class Lookup(nn.Module):
+    """The mean of the features' rows; a layer of its own, without parameters, so that a hook can see it."""
+
+    def forward(self, x: SparseRows, table: Tensor) -> Tensor:
+        """[B, d]."""
+        h: Tensor = _WeightedMean.apply(table, x)  # type: ignore[no-untyped-call]
+        return h
+
+
+def entry_weights(x: SparseRows) -> Tensor:
+    """Each entry over its row's sum, [entries].
+
+    >>> entry_weights(from_dense(torch.tensor([[1.0, 3.0], [0.0, 5.0]]))).tolist()
+    [0.25, 0.75, 1.0]
+    """
+    values = torch.ones(len(x.indices), device=x.device) if x.values is None else x.values
+    row_of_each = x.row_of_each
+    totals = values.new_zeros(len(x)).index_add_(0, row_of_each, values)
+    return values / totals.clamp_min(torch.finfo(values.dtype).tiny)[row_of_each]
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -48,10 +70,7 @@ class _WeightedMean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, x: SparseRows) -> Tensor:
-        values = torch.ones(len(x.indices), device=x.device) if x.values is None else x.values
-        row_of_each = x.row_of_each
-        totals = values.new_zeros(len(x)).index_add_(0, row_of_each, values)
-        weights = values / totals.clamp_min(torch.finfo(values.dtype).tiny)[row_of_each]
+        weights, row_of_each = entry_weights(x), x.row_of_each
         ctx.save_for_backward(x.indices, row_of_each, weights)
         ctx.size = len(table)
         return F.embedding_bag(

@@ -27,6 +27,24 @@ _MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "ave
 """The mappings of a state that are saved, each under its name."""
 
 
+class PrivacyFacts(BaseModel):
+    """What a private run promises: (ε, δ) for each person, of all θ that it has released so far, and no more."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epsilon: float
+    delta: float
+    clip: float
+    noise: float  # multiplier of the clip
+    releases: NonNegativeInt  # rounds, with those that a crash lost
+    people: NonNegativeInt
+    per_round: NonNegativeInt
+    cohorts: str  # how they are made
+    neighbours: str  # between what ε is
+    covers: Literal["theta"] = "theta"
+    rows: Literal["none", "nothing released"]  # "none": no ε holds for class embeddings, which the server sees
+
+
 class Facts(BaseModel):
     """What a checkpoint or model says about itself beside its tensors."""
 
@@ -54,6 +72,7 @@ class Facts(BaseModel):
         0.0  # of training so far: rounds, with what is asked before and after them; no measuring or recording
     )
     parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
+    privacy: PrivacyFacts | None = None  # of a private run
 
 
 class SavedModel(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.files import only_writer
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.folder import Facts, PrivacyFacts, RunFolder
 from fedaws.record.made_with import note_versions
 from fedaws.record.trace import trace_rounds, traced_classes
 from fedaws.types import Params, ServerState
@@ -37,10 +37,17 @@ class _Sums:
 class Journal:
     """Opens or resumes the folder, adds up the rounds, writes rows, checkpoints and the model."""
 
-    def __init__(self, cfg: Config, facts: Facts, folder: RunFolder | None) -> None:
+    def __init__(
+        self,
+        cfg: Config,
+        facts: Facts,
+        folder: RunFolder | None,
+        privacy: Callable[[], PrivacyFacts | None] = lambda: None,
+    ) -> None:
         self._cfg = cfg
         self._facts = facts
         self._folder = folder
+        self._privacy = privacy
         self._sums = _Sums()
         self.class_names = facts.class_names  # of the rows of W, and perhaps of some that are to come
         self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
@@ -121,7 +128,7 @@ class Journal:
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
         names = self.class_names and self.class_names[: len(state.W)]
-        here = {"round": state.round_num, "loss": state.loss, "class_names": names}
+        here = {"round": state.round_num, "loss": state.loss, "class_names": names, "privacy": self._privacy()}
         return self._facts.model_copy(update=here | vars(self._sums))
 
 

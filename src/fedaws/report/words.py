@@ -140,6 +140,16 @@ def _stand(cosine: float) -> str:
     return "nearly coincide" if cosine > 0.8 else ("stand apart" if cosine > 0.25 else "stand far apart")
 
 
+def _promise(group: Group) -> str | None:
+    """What a private run's ε is of, and what it is not of."""
+    privacy = group.shown.fact("privacy")
+    if privacy is None:
+        return None
+    rows = "no class embedding is released" if privacy.rows == "nothing released" else "class embeddings: none"
+    cost = f"ε = {privacy.epsilon:.2f} at δ = {privacy.delta:.1e} after {privacy.releases:,} releases"
+    return f"{group.label}: user-level {cost}; it covers θ only ({rows})"
+
+
 def facts(groups: list[Group]) -> list[tuple[str, str]]:
     """What all runs are about."""
     run = groups[0].shown
@@ -166,6 +176,7 @@ def facts(groups: list[Group]) -> list[tuple[str, str]]:
     per_step = cfg.clients.examples_per_step
     examples = "all examples" if per_step == "all" else _counted(per_step, "example")
     facts.append(("A client's round", f"{_counted(cfg.clients.local_steps, 'step')} on {examples}"))
+    facts += [("Privacy", promise) for promise in dict.fromkeys(filter(None, map(_promise, groups)))]
     facts.append(("Encoder", "; ".join(dict.fromkeys(_encoder(group.shown) for group in groups))))
     made: dict[str, dict[str, None]] = {}
     for name, version in ((k, v) for group in groups for run in group.runs for k, v in run.made_with.items()):

@@ -6,14 +6,16 @@ from torch import nn
 
 from fedaws.config import Config
 from fedaws.core.method import Method
-from fedaws.data.federated import FederatedData
+from fedaws.data.federated import FederatedData, as_input
 from fedaws.errors import FedawsError
 from fedaws.machine.threads import core_by_core
 from fedaws.models import batch_norms, by_batch_statistics, table_names
+from fedaws.privacy.ghost import can_ghost
 from fedaws.runners.at_home import at_home
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
 from fedaws.runners.stacked import stacked
+from fedaws.sparse import Rows
 from fedaws.types import RunClients
 
 Runner = Literal["serial", "pooled", "stacked"]
@@ -21,7 +23,8 @@ Runner = Literal["serial", "pooled", "stacked"]
 
 def make_runner(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
     """The runner that the configuration names, or for `auto` the fastest that fits."""
-    run_clients = _make(choose(cfg, encoder), cfg, method, data, by_batch_statistics(encoder))
+    name = choose(cfg, encoder, as_input(data.x[:2]))
+    run_clients = _make(name, cfg, method, data, by_batch_statistics(encoder))
     return run_clients if method.own_spread is None else at_home(run_clients, cfg.train, method.own_spread)
 
 
@@ -37,8 +40,11 @@ def _make(name: Runner, cfg: Config, method: Method, data: FederatedData, encode
             assert_never(name)
 
 
-def choose(cfg: Config, encoder: nn.Module) -> Runner:
-    """One SGD step: pooled. Several: stacked, but on a CPU convolutions are many times faster one client at a time."""
+def choose(cfg: Config, encoder: nn.Module, pair: Rows | None = None) -> Runner:
+    """One SGD step: pooled. Several: stacked, but on a CPU convolutions are many times faster one client at a time.
+
+    To clip each client's change, pooled needs an encoder of linear layers and tables alone; two examples are its trial.
+    """
     one_step = cfg.clients.local_steps == 1 and cfg.clients.optimizer == "sgd"
     if cfg.train.runner == "pooled" and not one_step:
         raise FedawsError(
@@ -53,10 +59,18 @@ def choose(cfg: Config, encoder: nn.Module) -> Runner:
             f"clients.local_steps={cfg.clients.local_steps}, clients.optimizer={cfg.clients.optimizer}, "
             f"clients.momentum={cfg.clients.momentum:g}, train.runner={cfg.train.runner}"
         )
+    together = cfg.privacy.clip is None or (one_step and can_ghost(encoder, pair))
+    if cfg.train.runner == "pooled" and not together:
+        raise FedawsError(
+            "train.runner=pooled clips linear layers and embedding tables only, and the encoder has others; "
+            "set train.runner=auto"
+        )
     if cfg.train.runner != "auto":
         return cfg.train.runner
-    if one_step:
+    if one_step and together:
         return "pooled"
+    if table_names(encoder):
+        return "serial"
     return "serial" if core_by_core(encoder) else "stacked"
 
 

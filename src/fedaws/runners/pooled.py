@@ -1,12 +1,13 @@
 r"""One local step: the whole cohort in one pass.
 
-With one SGD step and no clipping per client the weighted mean of the clients' parameters *is* one step on the pooled,
+With one SGD step the weighted mean of the clients' parameters *is* one step on the pooled,
 re-weighted batch:
 
 .. math:: \sum_i \omega_i (\theta - \eta \nabla R_i) = \theta - \eta \nabla \sum_i \omega_i R_i
 
 so a block of clients needs one forward and backward pass. Each client's row w_i takes part in its own risk only, so
-∇_{w_i} of the sum is ω_i times the gradient that the client itself would have found.
+∇_{w_i} of the sum is ω_i times the gradient that the client itself would have found. Where each client's change is to
+be clipped, `privacy/ghost.py` finds the norms in the same pass.
 """
 
 import math
@@ -26,6 +27,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.machine.blocks import POOLED
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
+from fedaws.privacy.ghost import clipped_pass
 from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
 from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
@@ -55,9 +57,17 @@ def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
             own_rows = own[:, None] if own.ndim == 2 else own  # [m, k, d]
             rows = own_rows if sent.shared is None else sent.shared
             trained = method.trains_own_row or sent.shared is not None
-            gradient, row_gradient, risks = _pass(loss_of, sent.theta, rows, examples, omega, trained)
+            if cfg.privacy.clip is None:
+                gradient, row_gradient, risks = _pass(loss_of, sent.theta, rows, examples, omega, trained)
+            else:
+                # The schedule's factor is in the change and in its limit, so that the gradient has one limit for all.
+                batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
+                most = cfg.privacy.clip / cfg.clients.lr
+                gradient, row_gradient, risks = clipped_pass(
+                    encoder, loss_of, sent.theta, rows, *batch, omega, most, trained
+                )
             if method.trains_own_row and row_gradient is not None:
-                found = row_gradient / omega[:, None, None]
+                found = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
                 own = own - factor * cfg.class_lr * found.view_as(own)
                 own = F.normalize(own, dim=-1) if cfg.model.normalize else own
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once

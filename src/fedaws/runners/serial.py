@@ -10,6 +10,7 @@ from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.threads import Workers, own_copies
+from fedaws.privacy.clipping import clipped
 from fedaws.runners.common import ClientData
 from fedaws.types import Broadcast, RunClients, Update
 
@@ -30,6 +31,8 @@ def serial(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
             steps = zip(x.split(y.shape[2]), y[0], share[0], strict=True)
             rows = sent.W[j] if sent.shared is None else sent.shared
             delta, rows, loss = local_update(gradient, cfg, method, sent.theta, rows, steps, factor)
+            if cfg.privacy.clip is not None:
+                delta = clipped(delta, factor * cfg.privacy.clip)
             own, shared = (rows[None], None) if sent.shared is None else (sent.W[one], rows)
             return Update(sent.cohort[one], delta, own, clients.weights(sent, one), loss[None], shared)
 

@@ -11,6 +11,7 @@ from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.blocks import STACKED
+from fedaws.privacy.clipping import clip_factors, stacked_norms
 from fedaws.runners.common import ClientData, blocks
 from fedaws.types import Broadcast, RunClients, Update
 
@@ -31,7 +32,10 @@ def stacked(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module
             rows = sent.W[block] if sent.shared is None else sent.shared.expand(len(cohort), *sent.shared.shape)
             deltas, rows, loss = local_update(gradient, cfg, method, theta, rows, steps, factor)
             omega = weights / weights.sum()
-            delta = {k: _mean(omega, d) for k, d in deltas.items()}
+            kept = omega
+            if cfg.privacy.clip is not None:
+                kept = omega * clip_factors(stacked_norms(deltas), factor * cfg.privacy.clip)
+            delta = {k: _mean(kept, d) for k, d in deltas.items()}
             own, shared = (rows, None) if sent.shared is None else (sent.W[block], _mean(omega, rows))
             yield Update(cohort, delta, own, weights, loss, shared)
 

@@ -16,6 +16,7 @@ from fedaws.data.augment import resized
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.errors import FedawsError
 from fedaws.models import batch_norms, example_shape_fits, mixes_examples, model_tensors
+from fedaws.privacy.ghost import can_ghost
 from fedaws.sparse import SparseRows
 from fedaws.types import ServerState
 
@@ -39,6 +40,8 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     _check_encoder(cfg, data, encoder, warn)
     if method.spread:
         _check_spread(cfg, data.num_classes, warn)
+    if cfg.privacy.clip is not None:
+        _check_clipping(cfg, method, data, encoder, warn)
 
 
 def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn) -> None:
@@ -104,6 +107,21 @@ def _check_spread(cfg: Config, num_classes: int, warn: Warn) -> None:
             f"spread.margin={spread.margin:g} is out of reach: {num_classes} classes in "
             f"{dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
         )
+
+
+def _check_clipping(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, warn: Warn) -> None:
+    if method.rows == "all":
+        raise FedawsError(
+            f"method={method.name} trains all class embeddings, and privacy.clip cuts changes of θ alone; "
+            "set method=fixed-spread or positive-only"
+        )
+    if batch_norms(encoder):
+        raise FedawsError("privacy.clip needs an encoder without BatchNorm; set model.norm=group or weight")
+    one_step = cfg.clients.local_steps == 1 and cfg.clients.optimizer == "sgd"
+    if one_step and cfg.train.runner == "auto" and not can_ghost(encoder, as_input(data.x[:2])):
+        warn("privacy.clip: the encoder has more than linear layers, so every client has a backward pass of its own")
+    if cfg.privacy.noisy and data.num_classes < len(data.available):
+        warn("several clients have one class: ε holds for one client, not for a person who is several of them")
 
 
 def _check_images(cfg: Config, data: FederatedData, encoder: nn.Module) -> None:

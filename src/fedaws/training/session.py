@@ -63,6 +63,7 @@ class Session:
     checkpoint_every: int
     measures: Mapping[str, Measure] = field(default_factory=dict)
     history: list[Metrics] = field(default_factory=list)
+    spent: Callable[[], Mapping[str, float]] = dict  # what the rounds so far have cost, beside time
     _tested: tuple[int, Tensor] | None = None  # the round and its test embeddings
 
     def after_round(
@@ -107,7 +108,7 @@ class Session:
             embeddings = model.embed(test.x)
             self._tested = state.round_num, embeddings
             found = evaluate(model, test, self.cfg, embeddings) | own_measures(self.measures, model, test)
-        row = self.journal.measured(state.round_num, {**found, **counts})
+        row = self.journal.measured(state.round_num, {**found, **self.spent(), **counts})
         self.history.append(row)
         self.reporter.on_metrics(row)
         if "max_cosine" in row:

@@ -36,6 +36,7 @@ from fedaws.record.journal import Journal
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
 from fedaws.training.checks import check_setup
+from fedaws.training.protection import Protection, protect
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session
 from fedaws.training.warm_start import Start, begin_with, digest, weights_of
@@ -119,7 +120,11 @@ def train(
         classes=data.num_classes,
     )
     place = None if folder is None else Path(folder)
-    journal = Journal(cfg, facts, None if place is None else RunFolder(place))
+    private = protect(
+        cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
+    )
+    guarded = {} if private is None else {"privacy": private.facts}
+    journal = Journal(cfg, facts, None if place is None else RunFolder(place), **guarded)
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
         run_clients, ask = make_runner(cfg, method, data, encoder), ask_sums(encoder, data)
@@ -127,6 +132,8 @@ def train(
         first = initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask)
         with journal.held():
             state, history = journal.open(first, resume)
+            if private is not None:
+                private.ledger.open(state.round_num)
             session = Session(
                 cfg,
                 method,
@@ -137,8 +144,9 @@ def train(
                 checkpoint_every=cfg.train.checkpoint_every,
                 measures=measures or {},
                 history=history,
+                spent=dict if private is None else private.spent,
             )
-            state = _loop(cfg, method, data, state, session, run_clients, last_step, ask)
+            state = _loop(cfg, method, data, state, session, run_clients, last_step, ask, private)
             model = session.finish(state)
     set_weights(encoder, model.theta)
     return Run(cfg, model, journal.facts(state), session.history, data, place)
@@ -191,15 +199,20 @@ def _loop(
     run_clients: RunClients,
     last_step: LastStep | None,
     ask: AskSums,
+    private: Protection | None,
 ) -> ServerState:
+    guard = None if private is None else private.guard
     run_clients = _timed(run_clients, session)
     available, counts = data.available, data.num_examples
     session.reporter.on_start(state.round_num, cfg.train.rounds)
     while state.round_num < cfg.train.rounds:
         # A generator of its own for every round: nothing random needs to be saved.
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
+        if private is not None and private.spent_all:
+            session.journal.checkpoint(state)
+            raise private.over(state.round_num)
         began = time.perf_counter()
-        state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method)
+        state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method, guard=guard)
         if state.round_num == cfg.train.rounds:
             state = settled(state, cfg, method)
         if last_step is not None and state.round_num == cfg.train.rounds:

@@ -1,0 +1,202 @@
+r"""Ghost clipping: each client's gradient norm from one pass over all clients, without any client's gradient.
+
+A linear layer has inputs a_j and, at its outputs, gradients δ_j of the clients' risks. A client's gradient of its
+weights is :math:`\sum_j \delta_j a_j^\top` over its own examples, and
+
+.. math:: \Big\|\sum_j \delta_j a_j^\top\Big\|^2 = \sum_{jk} (a_j \cdot a_k)(\delta_j \cdot \delta_k)
+
+needs two small Gram matrices. A bias has a = 1; an embedding table has its sparse features as a. With the factors
+:math:`c_i = \min(1, S/\|g_i\|)` known, the clipped sum is :math:`\sum_j c_{i(j)} \delta_j a_j^\top`: one more product,
+the one that an ordinary backward pass has too. Other layers (convolutions, norms) have no such form here.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedaws.core.local import ExampleLosses
+from fedaws.models.bag import Bag, entry_weights
+from fedaws.models.build import trainable
+from fedaws.privacy.clipping import clip_factors
+from fedaws.sparse import Rows, SparseRows, add_up, in_order
+from fedaws.types import Params
+
+
+class _Seen(NamedTuple):
+    """What went into a layer, and what came out of it."""
+
+    name: str
+    inputs: Rows
+    outputs: Tensor
+
+
+@torch.no_grad()
+def clipped_pass(
+    encoder: nn.Module,
+    loss_of: ExampleLosses,
+    theta: Params,
+    rows: Tensor,
+    x: Rows,
+    y: Tensor,
+    share: Tensor,  # [m, b]: examples of one client after another in x
+    omega: Tensor,  # [m]
+    most: float,
+    train_rows: bool,
+) -> tuple[Params, Tensor | None, Tensor]:
+    """Σ ω_i g_i min(1, most/‖g_i‖) of the clients' gradients g_i of θ; each one's own gradient of its rows; risks."""
+    theta = {k: v.detach() for k, v in theta.items()}  # no gradient of θ: the products below stand for it
+    rows = rows.detach().requires_grad_(train_rows)
+    with torch.enable_grad(), _watched(encoder) as seen:
+        risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
+        leaves = [layer.outputs for layer in seen] + ([rows] if train_rows else [])
+        gradients = torch.autograd.grad(risks.sum(), leaves, materialize_grads=True)
+    layers = list(zip(seen, gradients, strict=False))
+    squares = torch.stack([_squares(layer, delta, len(share), theta) for layer, delta in layers])
+    factors = clip_factors(squares.sum(0).clamp_min(0).sqrt(), most) * omega.to(squares)
+    found = Params()
+    for layer, delta in layers:
+        per_client = delta.reshape(len(share), -1)
+        found |= _gradient(layer, (per_client * factors[:, None]).view(delta.shape), theta)
+    return {k: found[k] for k in theta}, gradients[-1] if train_rows else None, risks.detach()
+
+
+def can_ghost(encoder: nn.Module, pair: Rows | None = None) -> bool:
+    """Whether all of θ is in linear layers and embedding tables, each used once in a pass.
+
+    By the layers' types; with two examples also by trial, which finds weights that are shared or used past their layer.
+
+    >>> can_ghost(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.ones(2, 3))
+    True
+    >>> can_ghost(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
+    False
+    """
+    layers = {name for name, _ in _layers(encoder)}
+    theta = {name: p.detach() for name, p in trainable(encoder).items()}
+    if not theta or any(name.rpartition(".")[0] not in layers for name in theta):
+        return False
+    if pair is None or len(pair) < 2:
+        return True
+    try:
+        return _agrees(encoder, theta, pair[:2])
+    except RuntimeError:  # a layer's output was changed in place
+        return False
+
+
+def _agrees(encoder: nn.Module, theta: Params, pair: Rows) -> bool:
+    """Whether both ways have the same gradient of some function of two examples' embeddings."""
+
+    def loss_of(theta: Params, rows: Tensor, x: Rows, y: Tensor) -> Tensor:
+        embeddings: Tensor = functional_call(encoder, theta, (x,))
+        return embeddings.flatten(1).square().cumsum(1).sum(1)
+
+    leaves = {k: v.clone().requires_grad_() for k, v in theta.items()}
+    ones = torch.ones(2, 1, device=next(iter(theta.values())).device)
+    with torch.enable_grad(), _watched(encoder) as seen:
+        total = loss_of(leaves, ones, pair, ones).sum()
+        usual = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+    if sorted(layer.name for layer in seen) != sorted({name.rpartition(".")[0] for name in theta}):
+        return False
+    infinity = float("inf")
+    ours, _, _ = clipped_pass(encoder, loss_of, theta, ones, pair, ones, ones, ones[:, 0], infinity, train_rows=False)
+    return all(_close(_dense(ours[name]), _dense(g)) for name, g in zip(leaves, usual, strict=True))
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-12)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.to_dense() if tensor.is_sparse else tensor
+
+
+def _layers(encoder: nn.Module) -> Iterator[tuple[str, nn.Linear | Bag]]:
+    for name, module in encoder.named_modules():
+        if isinstance(module, nn.Linear | Bag) and any(p.requires_grad for p in module.parameters(recurse=False)):
+            yield name, module
+
+
+@contextmanager
+def _watched(encoder: nn.Module) -> Iterator[list[_Seen]]:
+    """Inside, what goes through the layers is noted; their outputs have gradients whether or not θ has."""
+    seen: list[_Seen] = []
+
+    def note(name: str) -> Any:
+        def hook(module: nn.Module, inputs: tuple[Rows, ...], outputs: Tensor) -> None:
+            if not outputs.requires_grad:
+                outputs.requires_grad_()
+            seen.append(_Seen(name, inputs[0], outputs))
+
+        return hook
+
+    with ExitStack() as hooks:
+        for name, module in _layers(encoder):
+            place = module.lookup if isinstance(module, Bag) else module
+            hooks.enter_context(place.register_forward_hook(note(name)))
+        yield seen
+
+
+def _below(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part
+
+
+def _squares(layer: _Seen, delta: Tensor, clients: int, theta: Params) -> Tensor:
+    """‖g_i‖² of one layer's parameters, as far as they are trained, [m]."""
+    delta = delta.reshape(clients, -1, delta.shape[-1])  # [m, r, out]
+    of_deltas = delta @ delta.mT  # [m, r, r]
+    if isinstance(layer.inputs, SparseRows):
+        return (sparse_grams(layer.inputs, clients) * of_deltas).sum((1, 2))
+    squares = of_deltas.sum((1, 2)) if _below(layer.name, "bias") in theta else of_deltas.new_zeros(clients)
+    if _below(layer.name, "weight") in theta:
+        a = layer.inputs.reshape(clients, delta.shape[1], -1)
+        squares = squares + ((a @ a.mT) * of_deltas).sum((1, 2))
+    return squares
+
+
+def sparse_grams(x: SparseRows, clients: int) -> Tensor:
+    """x_j · x_k of every two rows of the same client, each row over its sum, [m, b, b]; m · b rows in all.
+
+    Entries are put in the order of (client, feature), and each meets those of its own feature.
+
+    >>> from fedaws.sparse import from_dense
+    >>> sparse_grams(from_dense(torch.tensor([[1.0, 1.0], [1.0, 0.0]])), 1).tolist()
+    [[[0.5, 0.5], [0.5, 1.0]]]
+    """
+    row, weights = x.row_of_each, entry_weights(x)
+    per_client = len(x) // clients
+    ordered, order = in_order(row // per_client * x.width + x.indices)
+    grams = weights.new_zeros(len(x), per_client)
+    own = torch.arange(len(x), device=x.device)
+    grams[own, own % per_client] = weights.new_zeros(len(x)).index_add_(0, row, weights.square())
+    # Most features are in one row of a client only, and are done with; the others meet in pairs.
+    again = F.pad(ordered[1:] == ordered[:-1], (1, 1))  # the same as before it; one place longer
+    shared = again[:-1] | again[1:]
+    order, ordered = order[shared], ordered[shared]
+    row, weights = row[order], weights[order]
+    _, group, sizes = ordered.unique_consecutive(return_inverse=True, return_counts=True)
+    partners = sizes[group]  # of each entry, itself among them
+    one = torch.arange(len(row), device=x.device).repeat_interleave(partners)
+    within = torch.arange(len(one), device=x.device) - (partners.cumsum(0) - partners)[one]
+    other = (sizes.cumsum(0) - sizes)[group][one] + within
+    one, other = one[one != other], other[one != other]
+    products = weights[one] * weights[other]
+    grams.view(-1).index_add_(0, row[one] * per_client + row[other] % per_client, products)
+    return grams.view(clients, per_client, per_client)
+
+
+def _gradient(layer: _Seen, delta: Tensor, theta: Params) -> Params:
+    """Σ_j δ_j a_jᵀ, of scaled δ."""
+    if isinstance(layer.inputs, SparseRows):
+        x, name = layer.inputs, _below(layer.name, "table")
+        return {name: add_up(x.indices, x.row_of_each, delta.contiguous(), entry_weights(x), len(theta[name]))}
+    flat = delta.reshape(-1, delta.shape[-1])
+    found, weight, bias = Params(), _below(layer.name, "weight"), _below(layer.name, "bias")
+    if weight in theta:
+        found[weight] = flat.T @ layer.inputs.reshape(len(flat), -1)
+    if bias in theta:
+        found[bias] = flat.sum(0)
+    return found

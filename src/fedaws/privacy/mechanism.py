@@ -1,0 +1,101 @@
+r"""A round that is private: clip each client's change, add noise to the sum, divide by who was expected.
+
+.. math:: \bar\Delta = \frac{1}{n}\Big(\sum_i \Delta_i \min(1, S/\|\Delta_i\|) + N(0, (zS)^2 I)\Big)
+
+n is the expected cohort, not who came: the number that came tells of people too. S goes with the schedule's factor of
+the step sizes, as the changes do, so that the noise comes to rest with them; z, and so ε, is the same in all rounds.
+"""
+
+import math
+import os
+from collections.abc import Callable, Collection
+
+import torch
+from torch import Tensor
+
+from fedaws.core.aggregate import Aggregate
+from fedaws.sparse import row_delta
+from fedaws.types import Params
+
+Uniform = Callable[[int], Tensor]
+"""So many independent numbers in (0, 1), float64."""
+
+
+def from_the_system(count: int) -> Tensor:
+    """Uniform numbers by the operating system: nobody who knows the run's seed can tell them.
+
+    Not by torch's generator, which is seeded with 32 bits that can be tried out.
+
+    >>> u = from_the_system(1000)
+    >>> bool((u > 0).all() and (u < 1).all())
+    True
+    """
+    if not count:
+        return torch.empty(0, dtype=torch.float64)
+    bits = torch.frombuffer(bytearray(os.urandom(8 * count)), dtype=torch.int64)
+    return ((bits >> 12).double() + 2**51 + 0.5) / 2**52  # the top 52 bits, at the middles of their intervals
+
+
+def from_generator(rng: torch.Generator) -> Uniform:
+    """Uniform numbers that can be had again: for tests, and for nothing that is to be private."""
+    return lambda count: torch.rand(count, generator=rng, dtype=torch.float64).clamp_min_(2.0**-53)
+
+
+def gaussian(shape: torch.Size, uniform: Uniform) -> Tensor:
+    r"""Standard normal numbers of this shape, by Box and Muller: :math:`\sqrt{-2 \ln u}\, (\cos 2\pi v, \sin 2\pi v)`.
+
+    >>> tuple(gaussian(torch.Size([3, 5]), from_the_system).shape)
+    (3, 5)
+    """
+    count = math.prod(shape)
+    half = (count + 1) // 2
+    u, v = uniform(half), uniform(half).mul_(2 * math.pi)
+    length = u.log_().mul_(-2).sqrt_()
+    return torch.cat([length * v.cos(), length * v.sin()])[:count].view(shape)
+
+
+def poisson_cohort(available: Tensor, probability: float, uniform: Uniform) -> Tensor:
+    """Each of the available clients by a coin of its own; perhaps nobody.
+
+    >>> poisson_cohort(torch.arange(3), 1.0, from_the_system).tolist()
+    [0, 1, 2]
+    """
+    return available[(uniform(len(available)) < probability).to(available.device)]
+
+
+def fixed_cohort(available: Tensor, count: int, uniform: Uniform) -> Tensor:
+    """So many of the available clients without replacement, or all that there are.
+
+    >>> len(fixed_cohort(torch.arange(9), 4, from_the_system)), len(fixed_cohort(torch.arange(2), 4, from_the_system))
+    (4, 2)
+    """
+    chosen = uniform(len(available)).argsort()[:count].sort().values
+    return available[chosen.to(available.device)]
+
+
+def noised(
+    total: Aggregate,
+    theta: Params,
+    clip: float,
+    noise: float,
+    expected: float,
+    uniform: Uniform,
+    tables: Collection[str],
+) -> Aggregate:
+    """The cohort's work as it may be seen: its summed change of θ with noise in *every* coordinate, over `expected`.
+
+    The clients' changes are clipped to `clip` and weigh the same. Embedding tables get noise in all their rows: which
+    rows were touched tells of people too. Nobody came: noise alone.
+    """
+    heard, std = len(total.cohort), noise * clip / expected
+    delta = Params()
+    for name, tensor in theta.items():
+        change = (gaussian(tensor.shape, uniform) * std).to(tensor)
+        if name in total.delta:
+            found = total.delta[name]
+            change += (found.to_dense() if found.is_sparse else found) * (heard / expected)
+        is_table = name in tables
+        delta[name] = (
+            row_delta(torch.arange(len(change), device=change.device), change, len(change)) if is_table else change
+        )
+    return total._replace(delta=delta, loss=total.loss * heard / expected if heard else 0.0)

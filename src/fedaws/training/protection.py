@@ -1,0 +1,151 @@
+"""The privacy of a run: from its settings to the guard of its rounds, and to what may be said of it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedaws.config import Config
+from fedaws.core.aggregate import Aggregate
+from fedaws.core.guard import Guard
+from fedaws.core.method import Method
+from fedaws.core.schedule import schedule
+from fedaws.errors import FedawsError
+from fedaws.privacy.accountant import Cohorts, cohorts_of, default_delta, epsilon, noise_for, noise_to_signal
+from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, poisson_cohort
+from fedaws.record.folder import PrivacyFacts
+from fedaws.record.ledger import Ledger
+from fedaws.training.checks import Warn
+from fedaws.types import Params, ServerState
+
+DROWNED = 1.0
+"""Noise longer than the longest change that there can be: nothing was seen to train beyond this."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What a private run promises, and what it has spent."""
+
+    cfg: Config
+    clip: float
+    noise: float
+    delta: float
+    people: int
+    cohorts: Cohorts
+    tables: Collection[str]
+    rows: str
+    ledger: Ledger
+    uniform: Uniform = from_the_system
+
+    @property
+    def expected(self) -> int:
+        """Clients of a round, on average: the divisor of their sum."""
+        return _expected(self.cfg, self.people)
+
+    @property
+    def guard(self) -> Guard:
+        """What makes a round private."""
+        return Guard(self.pick, self.release)
+
+    def pick(self, available: Tensor) -> Tensor:
+        """The cohort; without those who have taken part as often as they may."""
+        limit, counts = self.cfg.privacy.participations, self.ledger.participations
+        if limit is not None and counts is not None:
+            available = available[(counts[available.cpu()] < limit).to(available.device)]
+        if self.expected == self.people:
+            return available
+        if self.cfg.clients.sampling == "poisson":
+            return poisson_cohort(available, self.expected / self.people, self.uniform)
+        return fixed_cohort(available, self.expected, self.uniform)
+
+    def release(self, state: ServerState, total: Aggregate) -> Aggregate:
+        """The cohort's work with noise, counted before it is there."""
+        self.ledger.spend(total.cohort)
+        clip = self.clip * schedule(self.cfg.train, state.round_num)
+        return noised(total, state.theta, clip, self.noise, self.expected, self.uniform, self.tables)
+
+    @property
+    def spent_all(self) -> bool:
+        """Whether one more release would exceed the target ε, if there is one; a limit for each client keeps it too."""
+        limited = self.cfg.privacy.participations is not None
+        return self.cfg.privacy.epsilon is not None and not limited and self.ledger.releases >= self.cfg.train.rounds
+
+    def over(self, round_num: int) -> FedawsError:
+        """What to say then."""
+        releases = self.ledger.releases
+        return FedawsError(
+            f"privacy.epsilon={self.cfg.privacy.epsilon:g} is spent after {releases} releases, {releases - round_num} "
+            f"of them of rounds that a crash lost; the run ends here: its model is the checkpoint of round {round_num}"
+        )
+
+    def spent(self) -> dict[str, float]:
+        """ε so far, for a row of metrics."""
+        return {"dp_epsilon": self._epsilon()}
+
+    def facts(self) -> PrivacyFacts:
+        """All that is promised, for the record."""
+        return PrivacyFacts(
+            epsilon=self._epsilon(),
+            delta=self.delta,
+            clip=self.clip,
+            noise=self.noise,
+            releases=self.ledger.releases,
+            people=self.people,
+            per_round=self.expected,
+            cohorts=self.cohorts.in_words,
+            neighbours=self.cohorts.neighbours,
+            rows="nothing released" if self.rows in ("fixed", "secret") else "none",
+        )
+
+    def _epsilon(self) -> float:
+        rounds = self.ledger.releases
+        if self.ledger.participations is not None:
+            rounds = int(self.ledger.participations.max())
+        return epsilon(self.noise, self.delta, rounds, self.cohorts)
+
+
+def protect(
+    cfg: Config, method: Method, people: int, theta: Params, tables: Collection[str], folder: Path | None, warn: Warn
+) -> Protection | None:
+    """The protection that `[privacy]` asks for; None if it asks for none."""
+    privacy = cfg.privacy
+    if not privacy.noisy or privacy.clip is None:
+        return None
+    _check_promise(cfg, method, people)
+    poisson, delta = cfg.clients.sampling == "poisson", privacy.delta or default_delta(people)
+    cohorts = cohorts_of(people, _expected(cfg, people), poisson, privacy.participations)
+    noise = privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
+    epsilon(noise, delta, 1, cohorts)  # a missing extra shows before the hours, not after
+    parameters = sum(p.numel() for p in theta.values())
+    ratio = noise_to_signal(noise, _expected(cfg, people), parameters)
+    if ratio >= DROWNED:
+        warn(
+            f"the noise is {ratio:.2g} × as long as the longest change of θ can be: this will not train; more clients, "
+            "a larger clients.per_round or fewer parameters help (fedaws privacy plan)"
+        )
+    ledger = Ledger(folder, None if privacy.participations is None else people)
+    return Protection(cfg, privacy.clip, noise, delta, people, cohorts, tables, method.rows, ledger)
+
+
+def _expected(cfg: Config, people: int) -> int:
+    return people if cfg.clients.per_round == "all" else min(cfg.clients.per_round, people)
+
+
+def _check_promise(cfg: Config, method: Method, people: int) -> None:
+    """Refuse methods with which no ε holds."""
+    name = f"method={method.name}"
+    if method.spread:
+        raise FedawsError(
+            f"{name} moves a client's row by the others' rows, without noise, and so θ too: no ε holds; "
+            "set method=fixed-spread or positive-only"
+        )
+    if method.weighting or method.last_step:
+        what = "weighs clients by their losses" if method.weighting else "ends with sums of embeddings without noise"
+        raise FedawsError(f"{name} {what}: no ε holds; set method=fixed-spread or positive-only")
+    limit, expected, rounds = cfg.privacy.participations, _expected(cfg, people), cfg.train.rounds
+    if limit is not None and rounds * expected > limit * people:
+        raise FedawsError(
+            f"privacy.participations={limit} of {people} clients are {limit * people:,} in all, and {rounds} rounds of "
+            f"{expected} need {rounds * expected:,}; set train.rounds to {limit * people // expected} or raise it"
+        )

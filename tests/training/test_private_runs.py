@@ -1,0 +1,283 @@
+"""Private runs: what they promise, what they write down before anybody sees it, what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fedaws
+from fedaws import Config, FederatedData, Reporter, Run, from_arrays
+from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon
+from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger
+from fedaws.training.session import Interrupted
+from helpers import refusal
+
+PEOPLE = 40
+PLAIN = ["model.embedding_dim=4", "train.rounds=2", "privacy.clip=0.1", "privacy.noise=1"]
+
+
+def federation() -> FederatedData:
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(PEOPLE).repeat_interleave(3)
+    return from_arrays(torch.randn(len(y), 6, generator=rng) + torch.randn(PEOPLE, 6, generator=rng)[y], y)
+
+
+def config(*settings: str) -> Config:
+    usual = ["method=fixed-spread", "model.embedding_dim=4", "model.hidden=[]", "options.steps=5", "train.rounds=6"]
+    often = ["train.evaluate_every=2", "train.checkpoint_every=2", "privacy.clip=0.1", "privacy.noise=0.5"]
+    return Config().override([*usual, *often, *settings])
+
+
+quiet = Reporter(on_warning=lambda _: None)
+
+
+def trained(cfg: Config, folder: Path | None = None, resume: bool = False, **more: Any) -> Run:
+    return fedaws.train(
+        federation(), config=cfg, folder=folder, resume=resume, reporter=more.pop("reporter", quiet), **more
+    )
+
+
+def releases(folder: Path) -> int:
+    return int(json.loads((folder / LEDGER).read_text())["releases"])
+
+
+# --- what is promised -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "cohorts"),
+    [
+        ([], AtMost()),
+        (["clients.per_round=40"], AtMost()),
+        (["clients.per_round=10"], Fixed(40, 10)),
+        (["clients.per_round=10", "clients.sampling=poisson"], Poisson(0.25)),
+    ],
+)
+def test_epsilon_is_of_the_rounds_so_far_by_the_accounting_of_their_cohorts(
+    settings: list[str], cohorts: AtMost | Fixed | Poisson
+) -> None:
+    run = trained(config("privacy.delta=0.01", *settings))
+    for row in run.metrics:
+        assert row["dp_epsilon"] == pytest.approx(epsilon(0.5, 0.01, row["round"], cohorts))
+    facts = run.facts.privacy
+    assert facts is not None
+    assert facts.epsilon == run.metrics[-1]["dp_epsilon"]
+    assert (facts.releases, facts.delta, facts.clip, facts.noise) == (6, 0.01, 0.1, 0.5)
+    assert facts.neighbours == cohorts.neighbours
+
+
+def test_a_target_is_met_at_the_last_round_and_not_before() -> None:
+    run = trained(config("privacy.noise=none", "privacy.epsilon=3"))
+    spent = [row["dp_epsilon"] for row in run.metrics]
+    assert spent == sorted(spent)
+    assert spent[-1] == pytest.approx(3.0, rel=1e-3)
+    assert spent[-1] <= 3.0
+    assert run.facts.privacy.delta == pytest.approx(PEOPLE**-1.1)
+
+
+def test_the_record_says_what_is_covered_and_what_is_not(tmp_path: Path) -> None:
+    fixed = trained(config(), tmp_path / "fixed").facts.privacy
+    assert (fixed.covers, fixed.rows) == ("theta", "nothing released")
+    own = trained(Config().override([*PLAIN, "method=positive-only"]), tmp_path / "own")
+    assert (own.facts.privacy.covers, own.facts.privacy.rows) == ("theta", "none")
+    assert fedaws.load(tmp_path / "own").facts.privacy == own.facts.privacy
+
+
+def test_a_run_without_noise_promises_nothing() -> None:
+    run = trained(config("privacy.noise=none"))
+    assert run.facts.privacy is None
+    assert "dp_epsilon" not in run.metrics[-1]
+
+
+def test_two_runs_of_one_seed_have_other_noise() -> None:
+    first, second = (trained(config()).theta for _ in range(2))
+    assert all(not first[k].equal(second[k]) for k in first)
+
+
+def test_without_much_noise_a_private_run_learns_what_an_ordinary_one_does() -> None:
+    usual = config("privacy.clip=none", "privacy.noise=none")
+    nearly = trained(config("privacy.clip=100", "privacy.noise=1e-8")).theta
+    for k, expected in trained(usual).theta.items():
+        torch.testing.assert_close(nearly[k], expected, atol=1e-5, rtol=0)
+
+
+# --- resuming -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_spends_nothing_twice(tmp_path: Path) -> None:
+    stop = Reporter(should_stop=lambda: True, on_warning=lambda _: None)
+    with pytest.raises(Interrupted):
+        trained(config(), tmp_path, reporter=stop)
+    assert releases(tmp_path) == 1
+    run = trained(config(), tmp_path, resume=True)
+    assert run.facts.privacy.releases == releases(tmp_path) == 6
+
+
+class Crash(Exception):  # noqa: N818 - not of the code under test
+    """The machine went off."""
+
+
+def crash_after(rounds: int) -> Reporter:
+    def on_round(done: int, loss: float) -> None:
+        if done == rounds:
+            raise Crash
+
+    return Reporter(on_round=on_round, on_warning=lambda _: None)
+
+
+def test_a_round_that_a_crash_lost_is_counted_and_counted_again(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        trained(config(), tmp_path, reporter=crash_after(5))  # the newest checkpoint is of round 4
+    assert releases(tmp_path) == 5
+    run = trained(config(), tmp_path, resume=True)
+    assert run.facts.privacy.releases == 7
+    delta = run.facts.privacy.delta
+    assert run.metrics[-1]["dp_epsilon"] == pytest.approx(epsilon(0.5, delta, 7, AtMost()))
+
+
+def test_a_target_is_not_exceeded_for_a_crash(tmp_path: Path) -> None:
+    cfg = config("privacy.noise=none", "privacy.epsilon=3")
+    with pytest.raises(Crash):
+        trained(cfg, tmp_path, reporter=crash_after(5))
+    for _ in range(2):  # and not by trying again
+        message = refusal(lambda: trained(cfg, tmp_path, resume=True))
+        assert "privacy.epsilon=3 is spent after 6 releases, 1 of them" in message
+    assert releases(tmp_path) == 6
+    kept = fedaws.load(tmp_path)
+    assert kept.facts.round == 5
+    assert kept.facts.privacy.epsilon <= 3.0
+
+
+def test_what_is_spent_is_on_disk_before_the_round_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    def no_noise(*_: object) -> None:
+        written.append(releases(tmp_path))
+        raise Crash
+
+    monkeypatch.setattr("fedaws.training.protection.noised", no_noise)
+    with pytest.raises(Crash):
+        trained(config(), tmp_path)
+    assert written == [1]
+
+
+def test_a_lost_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        trained(config(), tmp_path, reporter=crash_after(5))
+    (tmp_path / LEDGER).unlink()
+    assert "nobody knows what 4 rounds have spent" in refusal(lambda: trained(config(), tmp_path, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{"releases": 1}', "tells of 1 releases"),
+        ('{"releases": -4}', "releases"),
+        ("{", "JSON"),
+        ('{"a": 1}', "releases"),
+    ],
+)
+def test_a_ledger_that_cannot_be_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
+    (tmp_path / LEDGER).write_text(text)
+    assert wanted in refusal(lambda: Ledger(tmp_path).open(rounds_done=3))
+
+
+# --- a limit on participations --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "poisson"])
+def test_nobody_takes_part_more_often_than_the_limit(tmp_path: Path, sampling: str) -> None:
+    cfg = config("clients.per_round=13", f"clients.sampling={sampling}", "privacy.participations=2")
+    with pytest.raises(Crash):
+        trained(cfg, tmp_path, reporter=crash_after(3))
+    run = trained(cfg, tmp_path, resume=True)  # round 2 is run again, and counts again
+    counts = Ledger(tmp_path, PEOPLE)
+    counts.open(6)
+    assert int(counts.participations.max()) <= 2
+    assert (tmp_path / PARTICIPATIONS).exists()
+    most = int(counts.participations.max())
+    facts = run.facts.privacy
+    assert facts.epsilon == pytest.approx(epsilon(0.5, facts.delta, most, AtMost(2)))
+
+
+def test_a_limit_that_the_rounds_do_not_fit_into_is_refused() -> None:
+    cfg = config("clients.per_round=20", "privacy.participations=2")  # 6 · 20 = 120 of at most 80
+    assert "set train.rounds to 4" in refusal(lambda: trained(cfg))
+
+
+def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> None:
+    trained(config("clients.per_round=10", "clients.sampling=poisson"), tmp_path)
+    assert not (tmp_path / PARTICIPATIONS).exists()
+
+
+# --- refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["clients.weighting=examples"], "the accounting does not hold with clients.weighting=examples"),
+        (["clients.sampling=examples"], "the accounting does not hold with clients.sampling=examples"),
+        (["train.enroll=0.5"], "train.enroll=0.5"),
+        (["train.last_step=ridge"], "train.last_step=ridge"),
+        (["model.start_rows=means"], "model.start_rows=means"),
+        (["privacy.epsilon=2"], "set one of them to none"),
+        (["privacy.clip=none"], "set privacy.clip"),
+        (["privacy.noise=none", "privacy.delta=1e-5"], "privacy.delta has no effect without noise"),
+        (["privacy.noise=none", "privacy.participations=3"], "privacy.participations has no effect without noise"),
+        (["privacy.delta=1"], "privacy.delta"),
+        (["privacy.noise=0"], "privacy.noise"),
+    ],
+)
+def test_settings_that_break_the_accounting_are_refused(settings: list[str], reason: str) -> None:
+    assert reason in refusal(lambda: config(*settings))
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("fedaws", "moves a client's row by the others' rows"),
+        ("agnostic", "no ε holds"),
+        ("softmax", "trains all class embeddings"),
+        ("contrastive", "trains all class embeddings"),
+    ],
+)
+def test_methods_of_which_no_epsilon_holds_are_refused(method: str, reason: str, tmp_path: Path) -> None:
+    cfg = Config().override([*PLAIN, f"method={method}"])
+    assert reason in refusal(lambda: trained(cfg, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fixed", "positive-only"])
+def test_methods_without_spreading_may_be_private(method: str) -> None:
+    assert trained(Config().override([*PLAIN, f"method={method}"])).facts.privacy.releases == 2
+
+
+# --- told -----------------------------------------------------------------------------------------------------------
+
+
+def warnings_of(cfg: Config, data: FederatedData | None = None, encoder: nn.Module | None = None) -> list[str]:
+    told: list[str] = []
+    fedaws.train(data or federation(), encoder, cfg, reporter=Reporter(on_warning=told.append))
+    return told
+
+
+def test_noise_that_drowns_the_signal_is_told() -> None:
+    # 28 parameters, 40 people, z = 100: 100 · √28 / 40 = 13.
+    assert any("the noise is 13 ×" in line for line in warnings_of(config("privacy.noise=100")))
+    assert not any("the noise is" in line for line in warnings_of(config("privacy.noise=0.5")))
+
+
+def test_an_encoder_that_is_clipped_client_by_client_is_told() -> None:
+    encoder = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4))
+    told = warnings_of(config(), encoder=encoder)
+    assert any("every client has a backward pass of its own" in line for line in told)
+
+
+def test_several_clients_of_a_class_are_told_who_the_promise_is_for() -> None:
+    y = torch.arange(4).repeat_interleave(6)
+    data = from_arrays(torch.randn(24, 6, generator=torch.Generator().manual_seed(0)), y, clients_per_class=2)
+    assert any("ε holds for one client" in line for line in warnings_of(config(), data))
