@@ -17,6 +17,7 @@ ORDER: list[set[str]] = [
     {"config", "tensor_files"},
     {"machine"},
     {"core", "data", "models"},
+    {"privacy"},
     {"runners", "evaluate"},
     {"record"},
     {"training"},
