@@ -249,6 +249,19 @@ class TrainConfig(_Told):
     """`auto`, `cpu`, `cuda`, `cuda:1` and so on."""
 
 
+class PrivacyConfig(_Told):
+    """What the server is told of a single client."""
+
+    secure_sums: bool = False
+    """Over Flower the server learns sums over a round's nodes, and no single change of θ, loss or count of examples."""
+    min_cohort: Several = 32
+    """`secure_sums`: a node gives no part to a sum of fewer. Written into its folder, and checked there."""
+    threshold: Share = 0.6
+    """`secure_sums`: the part of a round's nodes that must help to open the sum, always more than half."""
+    double_masks: bool = True
+    """`secure_sums`: late answers, and nodes falsely reported missing, stay hidden; costs a second trip every round."""
+
+
 class Config(_Told):
     """One run. A run is a pure function of this, seed included.
 
@@ -271,6 +284,7 @@ class Config(_Told):
     server: ServerConfig = ServerConfig()
     spread: SpreadConfig = SpreadConfig()
     train: TrainConfig = TrainConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     options: dict[OptionName, Option] = Field(default_factory=dict)
     """An open table: settings that only the chosen method has."""
 

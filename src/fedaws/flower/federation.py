@@ -35,6 +35,7 @@ class Member:
     name: str
     public_key: str | None = None  # as in its .pub file; None: the name is enough, as the SuperLink holds its key
     removed: bool = False  # it keeps its number and its class's row, and is sent nothing any more
+    sums_key: str | None = None  # its X25519 public key for secure sums, in hex, for the files of other nodes
 
 
 class _Node(BaseModel):
@@ -43,6 +44,7 @@ class _Node(BaseModel):
     class_id: Annotated[int, Field(ge=0, strict=True, alias="class")]
     public_key: str
     removed: bool = False
+    sums_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class _File(BaseModel):
@@ -53,6 +55,7 @@ class _File(BaseModel):
     example_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...]
     example_dtype: Literal["float32", "uint8"] = "float32"
     test: str | None = None  # an .npz with x and y, beside this file; without it nothing but the loss is measured
+    sums: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None  # the name under which nodes give secure sums
     nodes: dict[str, _Node]
 
 
@@ -65,6 +68,7 @@ class Federation:
     example_shape: tuple[int, ...] = ()
     example_dtype: str = "float32"
     test: Path | None = None
+    sums: str | None = None
     _by_name: dict[str, Member] = field(init=False, repr=False, compare=False)
     _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
@@ -136,25 +140,37 @@ def read_federation(path: Path) -> Federation:
     """The federation in a TOML file."""
     file = checked(_File, read_toml(path), str(path))
     nodes = enumerate(file.nodes.items())
-    members = (Member(i, node.class_id, name, node.public_key, node.removed) for i, (name, node) in nodes)
+    members = (Member(i, n.class_id, name, n.public_key, n.removed, n.sums_key) for i, (name, n) in nodes)
     test = None if file.test is None else path.parent / file.test
-    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test)
+    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test, file.sums)
 
 
 def write_federation(
-    path: Path, members: Iterable[Member], example_shape: tuple[int, ...], example_dtype: str, test: str | None
+    path: Path,
+    members: Iterable[Member],
+    example_shape: tuple[int, ...],
+    example_dtype: str,
+    test: str | None,
+    sums: str | None = None,
 ) -> None:
     """The same, written."""
     tree: dict[str, Any] = {"example_shape": list(example_shape), "example_dtype": example_dtype}
     if test is not None:
         tree["test"] = test
-    removed = {True: {"removed": True}, False: {}}
-    tree["nodes"] = {m.name: {"class": m.class_id, "public_key": m.public_key, **removed[m.removed]} for m in members}
+    if sums is not None:
+        tree["sums"] = sums
+    tree["nodes"] = {m.name: _table(m) for m in members}
     note = (
         "# Which node is which class, by the name and key it is registered with. New nodes are added at the end;\n"
         "# one that leaves stays here, with removed = true.\n"
     )
     write_text(path, note + tomli_w.dumps(tree))
+
+
+def _table(member: Member) -> dict[str, Any]:
+    table: dict[str, Any] = {"class": member.class_id, "public_key": member.public_key}
+    table |= {"removed": True} if member.removed else {}
+    return table | ({} if member.sums_key is None else {"sums_key": member.sums_key})
 
 
 def _spoken(public_key: str) -> bytes:
