@@ -3,6 +3,7 @@
 import logging
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 import fedaws
 from fedaws import Config
 from fedaws.flower import secure, wire
-from fedaws.flower.federation import read_federation
+from fedaws.flower.federation import read_federation, write_federation
 from fedaws.flower.strategy import FedAwS
 from fedaws.flower.wire import Expected, Limits, Rejected
 from fedaws.privacy.secure_sums import Entry, Round, letter_size
@@ -288,6 +289,16 @@ def test_a_run_goes_on_after_the_server_has_forgotten_its_last_sum(secured: Call
     made.settings["folder"] = str(made.place.root / "anew")
     made.serve()
     assert RunFolder(made.place.root / "anew").finished
+
+
+def test_a_node_whose_key_for_sums_is_not_listed_yet_is_not_asked(secured: Callable[..., Trial]) -> None:
+    made = secured(5, classes=4, more=("train.rounds=2",))
+    found = read_federation(made.place.federation)
+    members = [*found.members[:4], replace(found.members[4], sums_key=None)]
+    write_federation(made.place.federation, members, found.example_shape, "float32", "test.npz", found.sums)
+    made.serve()
+    assert made.node(4).received == []
+    assert RunFolder(made.place.run).metrics()[-1]["replies"] == 4
 
 
 # --- files and settings ---------------------------------------------------------------------------------------------

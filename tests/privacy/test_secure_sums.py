@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -111,15 +112,21 @@ def test_below_the_threshold_the_sum_is_refused_in_one_line() -> None:
     assert line == "2 nodes opened their shares, wanted 3; the sum of 5 stays masked"
 
 
-def test_shares_below_the_threshold_fit_every_secret_alike() -> None:
-    """For two shares of three and any secret there is a third share: Lagrange through it and the secret at 0."""
+def test_any_three_of_five_shares_give_the_secret_and_no_two_do() -> None:
+    """Two points of a parabola: the line through them meets 0 anywhere."""
     shares = {k: both[0] for k, both in enumerate(split([b"k" * 16, b"l" * 16], threshold=3, count=5), 1)}
-    prime = 2**130 - 5
-    for guess in (0, 1, 2**128 - 1):
-        # f(0) = 3 f(1) − 3 f(2) + f(3), for a parabola.
-        third = (guess - 3 * shares[1] + 3 * shares[2]) % prime
-        assert join({1: shares[1], 2: shares[2], 3: third}) == guess.to_bytes(16, "big")
-    assert join({k: shares[k] for k in (1, 3, 5)}) == b"k" * 16
+    secret, prime = int.from_bytes(b"k" * 16, "big"), 2**130 - 5
+    for three in combinations(shares, 3):
+        assert join({k: shares[k] for k in three}) == b"k" * 16
+    for i, j in combinations(shares, 2):
+        line_at_zero = (j * shares[i] - i * shares[j]) * pow(j - i, -1, prime) % prime
+        assert line_at_zero != secret
+
+
+def test_a_share_says_nothing_of_the_secret() -> None:
+    """The first shares of two secrets, halved into low and high: a thousand of each are as often high."""
+    high = [sum(s > 2**129 for s in split([secret] * 1000, 2, 1)[0]) for secret in (bytes(16), b"\xff" * 16)]
+    assert all(abs(count - 500) < 5 * 250**0.5 for count in high)  # five standard deviations of a coin's
 
 
 @pytest.mark.parametrize("threshold", [0, 2, 5])

@@ -209,6 +209,8 @@ class FedAwS(Strategy):
         """One message a node, with θ and its own row; a list, as a deployed SuperLink takes no generator."""
         state = self._begin(arrays)
         online = self._online(grid, everybody=self.joined is None)
+        if self.config.privacy.secure_sums:  # the others know nobody else, and would refuse
+            online = {node_id: member for node_id, member in online.items() if member.sums_key}
         state = self._welcome(state, {m.class_id for m in online.values()})
         node_of = {member.client: node_id for node_id, member in online.items()}
         # Tried again, a round has another cohort: that of the first try may be of nodes that are gone.
