@@ -14,6 +14,7 @@ from fedaws.flower.client_app import app as client_app
 from fedaws.flower.federation import Member, read_federation
 from fedaws.flower.server_app import app as server_app
 from fedaws.flower.setup import Place, create
+from fedaws.privacy.sum_keeper import PEERS_FILE
 from inprocess_grid import InProcessGrid, Node
 
 
@@ -63,7 +64,10 @@ class Trial:
 
 def node_of(place: Place, member: Member) -> Node:
     assert member.public_key is not None
-    config = {"data": str(place.node(member.name) / "data.npz"), "class-id": member.class_id}
+    folder = place.node(member.name)
+    config = {"data": str(folder / "data.npz"), "class-id": member.class_id}
+    if (folder / PEERS_FILE).exists():
+        config["peers"] = str(folder / PEERS_FILE)
     return Node(member.name, as_told(member.public_key), config)
 
 

@@ -222,7 +222,7 @@ class SpreadConfig(_Told):
 
 
 class PrivacyConfig(_Told):
-    """Who may see what: rows that stay at home, and user-level differential privacy of θ (docs/privacy.md)."""
+    """Who is told what: rows that stay at home, user-level differential privacy of θ, secure sums."""
 
     rows: Literal["clear", "private"] = "clear"
     """`private`: a client keeps its class embedding, and tells of it inside sums over the cohort only."""
@@ -238,6 +238,14 @@ class PrivacyConfig(_Told):
     participations: Count | None = None
     """A client takes part in at most so many rounds, and the accounting hides nobody behind the choice of the cohort;
     none: no limit."""
+    secure_sums: bool = False
+    """Over Flower the server learns sums over a round's nodes, and no single change of θ, loss or count of examples."""
+    min_cohort: Several = 32
+    """`secure_sums`: a node gives no part to a sum of fewer. Written into its folder, and checked there."""
+    threshold: Share = 0.6
+    """`secure_sums`: the part of a round's nodes that must help to open the sum, always more than half."""
+    double_masks: bool = True
+    """`secure_sums`: late answers, and nodes falsely reported missing, stay hidden; costs a second trip every round."""
 
     @property
     def noisy(self) -> bool:

@@ -33,6 +33,7 @@ from fedaws.data.sources.xc_text import read_text
 from fedaws.evaluate.trials import compared, read_scores, read_trials
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.settings import run_settings
+from fedaws.privacy.sum_keeper import PEERS_FILE, Peers, SumKeeper, make_key, write_peers
 from fedaws.record.folder import RunFolder
 from fedaws.report.collect import class_matrix, collect, traces
 from fedaws.sparse import SparseRows
@@ -226,6 +227,13 @@ def make_federation(folder: Path) -> None:
     write_federation(folder / "federation.toml", members, (6,), "float32", "test.npz")
 
 
+def make_peers(folder: Path) -> None:
+    key = make_key(folder)
+    write_peers(
+        folder, Peers(federation="0" * 32, name="a", min_cohort=2, threshold=0.6, double_masks=True, peers={"a": key})
+    )
+
+
 def make_settings(folder: Path) -> None:
     (folder / "settings").write_text("data.name=digits 'name=a b' train.rounds=3")
 
@@ -295,4 +303,5 @@ READERS = {
     "scores": Reader(make_scores, read_score_file),
     "federation": Reader(make_federation, lambda folder: read_federation(folder / "federation.toml")),
     "flower settings": Reader(make_settings, read_settings),
+    "peers": Reader(make_peers, lambda folder: SumKeeper(folder / PEERS_FILE), PEERS_FILE),
 }

@@ -32,6 +32,9 @@ from fedaws.types import Broadcast, Params  # noqa: E402
 if TYPE_CHECKING:
     from fedaws.flower.settings import Dense, Settings
 
+_NO_PEERS = "the server wants a secure sum; start this node with --node-config 'peers=\"FOLDER/peers.toml\"'"
+_IN_THE_CLEAR = "the server asks for this node's change of θ in the clear; it gives secure sums alone (its peers file)"
+
 app = ClientApp()
 """What `[tool.flwr.app.components]` names as `clientapp = "fedaws.flower.client_app:app"`."""
 
@@ -41,15 +44,24 @@ def train(message: Message, context: Context) -> Message:
     """The local steps of a round. A node's `--node-config` has `data`, the path of its examples, and its `class-id`."""
     asked = wire.read_order(message.content)
     x = _own_examples(context, asked)
-    return _answered(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+    encoder = build_encoder(asked.config.model, x.shape[1:], asked.config.seed)
+    return _answered(message, asked, x, encoder, peers=_peers(context))
 
 
 @app.query("sums")
 def tell_sums(message: Message, context: Context) -> Message:
     """The last question: how many examples, the sum of their embeddings and, if asked for, the second moment."""
     asked = wire.read_sums_order(message.content)
+    if _peers(context) is not None:
+        raise FedawsError("the server asks for sums of this node's own; it gives secure sums alone (its peers file)")
     x = _own_examples(context, asked)
     return _summed(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+
+
+@app.query("open")
+def open_shares(message: Message, context: Context) -> Message:
+    """The second trip of a secure sum: what opens the sum of those that answered, and nothing of a single one."""
+    return opened(message, _peers(context))
 
 
 @app.query()
@@ -59,9 +71,25 @@ def who(message: Message, context: Context) -> Message:
     return Message(RecordDict({"own": own}), reply_to=message)
 
 
-def trained(message: Message, x: Tensor, encoder: nn.Module, method: Method | None = None) -> Message:
-    """The reply to a train message, with examples x [n, …], an encoder and perhaps a method of one's own."""
-    return _answered(message, wire.read_order(message.content), x, encoder, method)
+def trained(
+    message: Message, x: Tensor, encoder: nn.Module, method: Method | None = None, peers: Path | None = None
+) -> Message:
+    """The reply to a train message, with examples x [n, …], an encoder and perhaps a method of one's own.
+
+    With the path of a `peers.toml` the node gives its part of a secure sum, and nothing else.
+    """
+    return _answered(message, wire.read_order(message.content), x, encoder, method, peers)
+
+
+def opened(message: Message, peers: Path | None) -> Message:
+    """The reply to the second trip of a secure sum (`@app.query("open")`)."""
+    from fedaws.flower import secure  # noqa: PLC0415 - others need not wait for it
+    from fedaws.privacy.sum_keeper import SumKeeper  # noqa: PLC0415
+
+    federation, number, letters = secure.read_open_order(message.content)
+    if peers is None:
+        raise FedawsError(_NO_PEERS)
+    return Message(secure.opened_reply(number, SumKeeper(peers).open(federation, number, letters)), reply_to=message)
 
 
 def summed(message: Message, x: Tensor, encoder: nn.Module) -> Message:
@@ -70,8 +98,15 @@ def summed(message: Message, x: Tensor, encoder: nn.Module) -> Message:
 
 
 def _answered(
-    message: Message, asked: wire.Order, x: Tensor, encoder: nn.Module, method: Method | None = None
+    message: Message,
+    asked: wire.Order,
+    x: Tensor,
+    encoder: nn.Module,
+    method: Method | None = None,
+    peers: Path | None = None,
 ) -> Message:
+    if (peers is None) == ("sum" in message.content):
+        raise FedawsError(_NO_PEERS if peers is None else _IN_THE_CLEAR)
     started = time.perf_counter()
     theta = _theta(asked, x, encoder)
     with evaluating(encoder):
@@ -79,8 +114,33 @@ def _answered(
         run_clients = serial(asked.config, method, _one_client(x, asked.client), encoder)
         (update,) = run_clients(Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num))
     compute = time.perf_counter() - started
-    content = wire.reply(asked, update.delta, update.W[0], len(x), float(update.loss), _startup(compute), compute)
-    return Message(content, reply_to=message)
+    told = len(x), float(update.loss), _startup(compute), compute
+    if peers is not None:
+        row = update.W[0] if method.trains_own_row else None
+        return Message(_hidden(message.content, asked, theta, update.delta, row, told, peers), reply_to=message)
+    return Message(wire.reply(asked, update.delta, update.W[0], *told), reply_to=message)
+
+
+def _hidden(
+    content: RecordDict,
+    asked: wire.Order,
+    theta: Params,
+    delta: Params,
+    row: Tensor | None,
+    told: tuple[int, float, float, float],
+    peers: Path,
+) -> RecordDict:
+    """This node's part of a secure sum: all numbers behind masks, but for a row that is in the clear by its method."""
+    from fedaws.flower import secure  # noqa: PLC0415 - others need not wait for it
+    from fedaws.privacy.sum_keeper import SumKeeper  # noqa: PLC0415
+
+    keeper = SumKeeper(peers)
+    record, limits = secure.read_sum(content)
+    layout = secure.layout_of(theta, limits)
+    about = secure.about_sum(content, record, layout)
+    part = secure.Part(delta, *told, extra={})
+    numbers = secure.encoded(part, layout, asked.config, limits, len(about.cohort))
+    return secure.masked_reply(asked, keeper.mask(numbers, about), about, row)
 
 
 def _summed(message: Message, asked: wire.SumsOrder, x: Tensor, encoder: nn.Module) -> Message:
@@ -116,6 +176,12 @@ def _one_client(x: Tensor, client: int) -> FederatedData:
     y = torch.zeros(len(x), dtype=torch.int64)
     starts = torch.tensor([0, len(x)])
     return FederatedData(x, y, starts, torch.tensor([0]), 1, x[:0], y[:0], first_client=client)
+
+
+def _peers(context: Context) -> Path | None:
+    """The file that says with whom this node gives secure sums; a node that has one gives nothing else."""
+    path = context.node_config.get("peers")
+    return None if path is None else Path(os.path.expanduser(str(path)))
 
 
 def _own_examples(context: Context, asked: wire.Order | wire.SumsOrder) -> Tensor:

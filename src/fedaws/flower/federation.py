@@ -36,6 +36,7 @@ class Member:
     public_key: str | None = None  # as in its .pub file; None: the name is enough, as the SuperLink holds its key
     removed: bool = False  # it keeps its number and its class's row, and is sent nothing any more
     class_name: str | None = None  # what the server calls its class; no node is told
+    sums_key: str | None = None  # its X25519 public key for secure sums, in hex, for the files of other nodes
 
 
 class _Node(BaseModel):
@@ -45,6 +46,7 @@ class _Node(BaseModel):
     public_key: str
     removed: bool = False
     class_name: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    sums_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class _File(BaseModel):
@@ -55,6 +57,7 @@ class _File(BaseModel):
     example_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...]
     example_dtype: Literal["float32", "uint8"] = "float32"
     test: str | None = None  # an .npz with x and y, beside this file; without it nothing but the loss is measured
+    sums: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None  # the name under which nodes give secure sums
     nodes: dict[str, _Node]
 
 
@@ -67,6 +70,7 @@ class Federation:
     example_shape: tuple[int, ...] = ()
     example_dtype: str = "float32"
     test: Path | None = None
+    sums: str | None = None
     _by_name: dict[str, Member] = field(init=False, repr=False, compare=False)
     _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
@@ -151,19 +155,26 @@ def read_federation(path: Path) -> Federation:
     """The federation in a TOML file."""
     file = checked(_File, read_toml(path), str(path))
     nodes = enumerate(file.nodes.items())
-    members = (Member(i, n.class_id, name, n.public_key, n.removed, n.class_name) for i, (name, n) in nodes)
+    members = (Member(i, n.class_id, name, n.public_key, n.removed, n.class_name, n.sums_key) for i, (name, n) in nodes)
     test = None if file.test is None else path.parent / file.test
-    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test)
+    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test, file.sums)
 
 
 def write_federation(
-    path: Path, members: Iterable[Member], example_shape: tuple[int, ...], example_dtype: str, test: str | None
+    path: Path,
+    members: Iterable[Member],
+    example_shape: tuple[int, ...],
+    example_dtype: str,
+    test: str | None,
+    sums: str | None = None,
 ) -> None:
     """The same, written."""
     tree: dict[str, Any] = {"example_shape": list(example_shape), "example_dtype": example_dtype}
     if test is not None:
         tree["test"] = test
-    keys = ("public_key", "removed", "class_name")
+    if sums is not None:
+        tree["sums"] = sums
+    keys = ("public_key", "removed", "class_name", "sums_key")
     tree["nodes"] = {m.name: {"class": m.class_id} | {k: v for k in keys if (v := getattr(m, k))} for m in members}
     note = (
         "# Which node is which class, by the name and key it is registered with. New nodes are added at the end;\n"

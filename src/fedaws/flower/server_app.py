@@ -166,7 +166,8 @@ class _Record:
         """Who answered, and where the round's time went; what these leave is processes, polling and transport."""
         last, names = self.strategy.last, ("round_seconds", "import_seconds", "compute_seconds", "server_seconds")
         counts = {"replies": last["replies"], "rejected": sum(self.strategy.rejected.values())}
-        counts["largest_change"] = last["largest-change"]
+        if "largest-change" in last:  # not of secure sums
+            counts["largest_change"] = last["largest-change"]
         return counts | dict(zip(names, (seconds, *_times(last)), strict=True))
 
 

@@ -2,7 +2,8 @@
 
 DIR/ca/               the certificate authority's key, which signs, and belongs on no other machine
 DIR/server/           certificates and key of the SuperLink, federation.toml, config.toml, test.npz
-DIR/nodes/node-0/ …   one folder a machine: its key, the authority's certificate, its examples
+DIR/nodes/node-0/ …   one folder a machine: its key, the authority's certificate, its examples; for secure sums a second
+                      key, the other nodes' public ones and the node's terms
 DIR/app/              what `flwr run` takes: a pyproject.toml
 DIR/flwr/             Flower's own settings: where the SuperLink is
 """
@@ -12,6 +13,7 @@ import io
 import ipaddress
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,12 +29,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from torch import Tensor
 
-from fedaws.config import Config
+from fedaws.config import Config, PrivacyConfig
 from fedaws.errors import FedawsError
 from fedaws.files import write_bytes, write_text, writing
 from fedaws.flower.federation import Federation, Member, write_federation
 from fedaws.flower.settings import load_dense, run_settings
 from fedaws.flower.strategy import FedAwS
+from fedaws.privacy.sum_keeper import Peers, make_key, write_peers
 
 _DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
 CONNECTION, PORT = "federation", 8000  # Flower's name for the way to the SuperLink, and its own port
@@ -114,7 +117,10 @@ def create(
         example_dtype = str(data.x.dtype).removeprefix("torch.")
     assert example_shape is not None
     test = None if data is None else "test.npz"
-    write_federation(place.federation, registered, example_shape, example_dtype, test)
+    sums = secrets.token_hex(16) if cfg.privacy.secure_sums else None
+    if sums is not None:
+        registered = _equip_for_sums(place, registered, sums, cfg.privacy)
+    write_federation(place.federation, registered, example_shape, example_dtype, test, sums)
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
     server = hosts[0] if hosts else "127.0.0.1"
@@ -263,6 +269,16 @@ def _equip(folder: Path, member: Member) -> Member:
     _secret(folder / "key", private)
     write_bytes(folder / "key.pub", public + b"\n")
     return replace(member, public_key=public.decode())
+
+
+def _equip_for_sums(place: Place, members: list[Member], federation: str, privacy: PrivacyConfig) -> list[Member]:
+    """Give each node a key for secure sums, the others' public halves, and its own terms; the members with theirs."""
+    members = [replace(member, sums_key=make_key(place.node(member.name))) for member in members]
+    keys = {member.name: member.sums_key or "" for member in members}
+    terms = privacy.model_dump(include={"min_cohort", "threshold", "double_masks"})
+    for name in keys:
+        write_peers(place.node(name), Peers(federation=federation, name=name, peers=keys, **terms))
+    return members
 
 
 # --- the Flower app -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import cast
+from typing import NamedTuple, cast
 
 import httpx
 import torch
@@ -27,11 +27,13 @@ from fedaws.core.methods import method_of, named_after
 from fedaws.core.newcomers import fresh_row
 from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.errors import FedawsError
-from fedaws.flower import wire
+from fedaws.flower import secure, wire
 from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
+from fedaws.privacy import secure_sums
+from fedaws.privacy.secure_sums import Layout, Round
 from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
 _LOG = logging.getLogger("flwr")
@@ -110,6 +112,7 @@ class FedAwS(Strategy):
         self._strangers: set[int] = set()
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
+        self._sum: _Sum | None = None  # that is being made, if secure sums are on
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
         self.method = method or method_of(self.config, ClassFacts())  # over Flower the server knows no facts of classes
@@ -121,6 +124,13 @@ class FedAwS(Strategy):
             raise FedawsError(
                 f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
             )
+        if self.config.privacy.secure_sums:
+            secure.check_method(self.config, self.method)
+            if len(self.federation.active) < self.config.privacy.min_cohort:
+                raise FedawsError(
+                    f"{len(self.federation.active)} nodes are fewer than privacy.min_cohort="
+                    f"{self.config.privacy.min_cohort}, and a node gives no part to a sum of fewer; lower it with care"
+                )
         if self.config.clients.sampling != "uniform":
             raise FedawsError(
                 f"clients.sampling={self.config.clients.sampling} is not carried over Flower, where nobody controls "
@@ -137,6 +147,9 @@ class FedAwS(Strategy):
         _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.active), self.federation.num_classes)
         _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.mail.deadline)
         _LOG.info("\t└──> Replies: a change of θ is cut at norm %g", self.mail.limits.clip_norm)
+        if self.config.privacy.secure_sums:
+            rows = "; a node's row is a template of its class, and is sent in the clear"
+            _LOG.info("Secure sums of at least %d nodes%s", self._least, rows if self.method.trains_own_row else "")
         if self.trust_claims:
             _LOG.warning("INSECURE: nodes are believed which client they are; anyone can ask for any class embedding")
 
@@ -163,6 +176,11 @@ class FedAwS(Strategy):
         Of `initial_arrays` the first start takes θ; one that follows a failure goes on with what it had.
         """
         self.mail.deadline, result, self._failures = timeout, Result(), 0
+        if self.config.privacy.secure_sums and (self.federation.sums is None or self.trust_claims):
+            raise FedawsError(
+                "privacy.secure_sums needs nodes with keys of their own for it; "
+                "make the federation by fedaws flower init -s privacy.secure_sums=true"
+            )
         arrays = initial_arrays if self.state is None else wire.pack(self.state.theta)
         state = self._begin(arrays)
         self.summary()
@@ -203,6 +221,8 @@ class FedAwS(Strategy):
         """One message a node, with θ and its own row; a list, as a deployed SuperLink takes no generator."""
         state = self._begin(arrays)
         online = self._online(grid, everybody=self.joined is None)
+        if self.config.privacy.secure_sums:  # the others know nobody else, and would refuse
+            online = {node_id: member for node_id, member in online.items() if member.sums_key}
         state = self._welcome(state, {m.class_id for m in online.values()})
         node_of = {member.client: node_id for node_id, member in online.items()}
         # Tried again, a round has another cohort: that of the first try may be of nodes that are gone.
@@ -212,9 +232,11 @@ class FedAwS(Strategy):
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
         messages = []
         self.mail.open_round()
-        for client, row in zip(cohort.tolist(), sent.W, strict=True):
-            member = self.federation.members[client]
-            content = wire.order(arrays, shared, client, member.class_id, row)
+        members = [self.federation.members[client] for client in cohort.tolist()]
+        more = self._begin_sum(grid, arrays, shared, state, members) if self.config.privacy.secure_sums else {}
+        for member, row in zip(members, sent.W, strict=True):
+            client = member.client
+            content = wire.order(arrays, shared, client, member.class_id, row, **more)
             messages.append(self.mail.order(member, node_of[client], MessageType.TRAIN, content))
         self.state = state
         return messages
@@ -225,21 +247,29 @@ class FedAwS(Strategy):
         """θ and W from the good replies; (None, None), and nothing changed, if they are too few."""
         assert self.state is not None
         started, state = time.perf_counter(), self.state
+        updates = (
+            self._clear_updates(state, replies, server_round) if self._sum is None else self._summed(state, replies)
+        )
+        if updates is None:
+            return None, None
+        self.state = finish_round(state, updates, self.config, self._rng, self.method)
+        arrays = wire.pack(self.state.theta)
+        self._arrays = arrays
+        self.last["server-seconds"] = time.perf_counter() - started
+        return arrays, MetricRecord({"loss": self.state.loss, **self.last})
+
+    def _clear_updates(self, state: ServerState, replies: Iterable[Message], server_round: int) -> list[Update] | None:
+        """The clients' updates one by one; None if they are too few."""
         good = self.mail.good(replies, lambda content, member: wire.read_reply(content, self._expected(state, member)))
         asked = len(self.mail.asked)
         self.last, self.answers = _figures(good.values(), asked), dict(self.mail.answers)
         needed = self._quorum_of(asked)
         if len(good) < needed:
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
-            return None, None
+            return None
         # By client number, not in the order of arrival: sums of floats depend on it.
         weights = self._weights(state, good)
-        updates = [_update(client, good[client], weights[client]) for client in sorted(good)]
-        self.state = finish_round(state, updates, self.config, self._rng, self.method)
-        arrays = wire.pack(self.state.theta)
-        self._arrays = arrays
-        self.last["server-seconds"] = time.perf_counter() - started
-        return arrays, MetricRecord({"loss": self.state.loss, **self.last})
+        return [_update(client, good[client], weights[client]) for client in sorted(good)]
 
     def _expected(self, state: ServerState, member: Member) -> Expected:
         place = state.round_num, member.client, member.class_id
@@ -255,6 +285,74 @@ class FedAwS(Strategy):
         if self.config.clients.weighting == "examples":
             return {client: float(reply.num_examples) for client, reply in good.items()}
         return dict.fromkeys(good, 1.0)
+
+    # --- secure sums ------------------------------------------------------------------------------------------------
+
+    def _begin_sum(
+        self, grid: Grid, arrays: ArrayRecord, shared: ConfigRecord, state: ServerState, members: list[Member]
+    ) -> dict[str, ConfigRecord]:
+        """Number the round's sum; the record that tells the nodes of it."""
+        number = secure.new_number(0 if self._sum is None else self._sum.about.number)
+        limits, names = self.mail.limits, [member.name for member in members]
+        record = secure.sum_record(self.federation.sums or "", number, names, self.config.privacy, limits)
+        layout = secure.layout_of(state.theta, limits)
+        content = RecordDict({"arrays": arrays, "config": shared})
+        self._sum = _Sum(grid, secure.about_sum(content, record, layout), layout)
+        return {"sum": record}
+
+    @property
+    def _least(self) -> int:
+        """Nodes without which no sum is asked for, or opened."""
+        return self.config.privacy.min_cohort if self.config.privacy.secure_sums else 1
+
+    def _summed(self, state: ServerState, replies: Iterable[Message]) -> list[Update] | None:
+        """One update of all that answered, from the sum of theirs; None, and nothing learnt, if they are too few."""
+        assert self._sum is not None
+        about, layout, limits = self._sum.about, self._sum.layout, self.mail.limits
+        with_row, number = self.method.trains_own_row, state.round_num + 1
+        good = self.mail.good(
+            replies,
+            lambda content, member: secure.read_masked(content, self._expected(state, member), about, layout, with_row),
+        )
+        asked = len(self.mail.asked)
+        self.last, self.answers = {"asked": asked, "replies": len(good)}, dict(self.mail.answers)
+        needed = max(self._quorum_of(asked), about.threshold, self._least)
+        if len(good) < needed:
+            _LOG.warning(
+                "round %d: %d masked replies, wanted %d; nothing can be learnt from them", number, len(good), needed
+            )
+            return None
+        vectors = {self.federation.members[client].name: good[client].masked.vector for client in sorted(good)}
+        opened = self._opened(good, list(vectors)) if secure_sums.needs_opening(about, vectors) else {}
+        try:
+            total = secure_sums.unmask(vectors, about, opened)
+            mean = secure.decoded(total, layout, state.theta, len(about.cohort), len(good), limits)
+        except (FedawsError, wire.Rejected) as error:
+            _LOG.warning("round %d: %s; nothing can be learnt from it", number, error)
+            return None
+        self.last |= {"startup-seconds": mean.startup, "compute-seconds": mean.compute}
+        cohort = torch.tensor(sorted(good))
+        rows = [good[client].row for client in sorted(good)]
+        W = torch.stack([row for row in rows if row is not None]) if with_row else state.W[state.classes(cohort)]
+        weights, losses = torch.full((len(good),), mean.weight / len(good)), torch.full((len(good),), mean.loss)
+        return [Update(cohort, mean.delta, W, weights, losses)]
+
+    def _opened(self, good: Mapping[int, secure.MaskedReply], survivors: list[str]) -> dict[str, dict[str, bytes]]:
+        """The second trip: what the nodes whose vectors arrived open of each other's shares, by their names."""
+        assert self._sum is not None
+        about, answers = self._sum.about, self.mail.answers
+        first = {asked.member.client: asked for asked in self.mail.asked}
+        letters = {self.federation.members[client].name: reply.masked.letters for client, reply in good.items()}
+        self.mail.open_round()
+        messages = []
+        for client in sorted(good):
+            member = first[client].member
+            content = secure.open_order(about, {sender: letters[sender][member.name] for sender in survivors})
+            messages.append(self.mail.order(member, first[client].metadata.dst_node_id, secure.OPEN, content))
+        replies = self.mail.collect(self._sum.grid, messages)
+        found = self.mail.good(replies, lambda content, _: secure.read_opened(content, about, survivors))
+        self.mail.answers = answers  # who took part is who sent a vector
+        return {self.federation.members[client].name: opened for client, opened in found.items()}
 
     # --- before the first round, and after the last -----------------------------------------------------------------
 
@@ -353,6 +451,7 @@ class FedAwS(Strategy):
             members = len(self.federation.active)
             per_round = self.config.clients.per_round
             needed = self._quorum_of(members if per_round == "all" else min(per_round, members))
+            needed = max(needed, self._least)
             classes = {member.class_id for member in found.values()}
             if len(found) >= (members if everybody else needed) and len(classes) > 1:
                 return found
@@ -407,6 +506,14 @@ class FedAwS(Strategy):
             claim = None if own is None else own.get("client-id")
             is_client = type(claim) is int and 0 <= claim < len(self.federation.members)
             self._claims[message.metadata.src_node_id] = cast(int, claim) if is_client else None
+
+
+class _Sum(NamedTuple):
+    """A secure sum that is being made."""
+
+    grid: Grid
+    about: Round
+    layout: Layout
 
 
 def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:

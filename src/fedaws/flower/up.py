@@ -24,6 +24,7 @@ from fedaws.flower.federation import Member, read_federation
 from fedaws.flower.settings import SERVER_LOG
 from fedaws.flower.setup import CONNECTION, Place
 from fedaws.flower.wire import printable
+from fedaws.privacy.sum_keeper import PEERS_FILE
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"
@@ -198,7 +199,9 @@ class Cluster:
         command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
         command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(self._port())]
         command += ["--auth-supernode-private-key", str(key or folder / "key")]
-        command += ["--node-config", f'{config} data="{folder / "data.npz"}"'.strip()]
+        peers = folder / PEERS_FILE
+        config += f' data="{folder / "data.npz"}"' + (f' peers="{peers}"' if peers.exists() else "")
+        command += ["--node-config", config.strip()]
         self.processes.start(process or name, command, folder / "flwr")
 
     def submit(self, **overrides: str | float) -> str:

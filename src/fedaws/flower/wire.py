@@ -122,10 +122,12 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
     return ConfigRecord({**(extra or {}), ROUND: round_num + 1, "run": run.to_toml()})
 
 
-def order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, row: Tensor) -> RecordDict:
+def order(
+    arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, row: Tensor, **shared: ConfigRecord
+) -> RecordDict:
     """What one node is sent: a RecordDict of its own around the shared records."""
     own = ConfigRecord({"client-id": client, "class-id": class_id, "row": row_bytes(row)})
-    return RecordDict({"arrays": arrays, "config": config, "own": own})
+    return RecordDict({"arrays": arrays, "config": config, "own": own, **shared})
 
 
 def read_order(content: RecordDict) -> Order:
@@ -196,18 +198,12 @@ def reply(
 def read_reply(content: RecordDict, expected: Expected) -> Reply:
     """The answer, if every part of it is what it must be; raises :class:`Rejected` otherwise, and nothing else."""
     arrays, own, metrics = _records(content)
-    for key, wanted in (
-        ("client-id", expected.client),
-        ("class-id", expected.class_id),
-        ("round", expected.round_num + 1),
-    ):
-        if type(own[key]) is not int or own[key] != wanted:
-            raise Rejected("round" if key == "round" else "class", f"{key} is {own[key]!r:.40}, wanted {wanted}")
+    check_place(own, expected)
     examples = _examples(metrics[EXAMPLES], expected.limits)
     loss, *seconds = (_measure(metrics[key]) for key in ("loss", "startup-seconds", "compute-seconds"))
     delta = unpack(arrays, expected.theta)
     delta, norm = _clipped(delta, expected.limits)
-    row = _read_row(own["row"], expected)
+    row = read_row(own["row"], expected)
     return Reply(delta, row, examples, loss, norm, *seconds)
 
 
@@ -219,9 +215,9 @@ def sums_reply(sums: Sums) -> RecordDict:
 
 def read_sums(content: RecordDict, size: int, gram: bool, limits: Limits) -> Sums:
     """The answer, if unit embeddings can have such sums; raises :class:`Rejected` otherwise, and nothing else."""
-    _only(content, "arrays", "metrics")
+    only(content, "arrays", "metrics")
     metrics = content.metric_records["metrics"]
-    _keys(metrics, frozenset({EXAMPLES}))
+    keys(metrics, frozenset({EXAMPLES}))
     count = _examples(metrics[EXAMPLES], limits)
     like = {"sum": torch.zeros(size)} | ({"gram": torch.zeros(size, size)} if gram else {})
     arrays = unpack(content.array_records["arrays"], like)
@@ -243,23 +239,35 @@ def read_sums(content: RecordDict, size: int, gram: bool, limits: Limits) -> Sum
 
 def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord, MetricRecord]:
     """The three records, refused if one is missing, one too many, or of other keys."""
-    _only(content, "arrays", "metrics", "own")
+    only(content, "arrays", "metrics", "own")
     own, metrics = content.config_records["own"], content.metric_records["metrics"]
-    _keys(own, _OWN)
-    _keys(metrics, _METRICS)
+    keys(own, _OWN)
+    keys(metrics, _METRICS)
     return content.array_records["arrays"], own, metrics
 
 
-def _only(content: RecordDict, *wanted: str) -> None:
+def only(content: RecordDict, *wanted: str) -> None:
     """Refuse all but these records, each of its own kind."""
     kinds = {"arrays": ArrayRecord, "metrics": MetricRecord, "own": ConfigRecord}
     if set(content) != set(wanted) or not all(isinstance(content[name], kinds[name]) for name in wanted):
         raise Rejected("records", f"has {sorted(map(str, content))!s:.80}; wanted {', '.join(wanted)}")
 
 
-def _keys(record: ConfigRecord | MetricRecord, wanted: frozenset[str]) -> None:
+def keys(record: ConfigRecord | MetricRecord, wanted: frozenset[str]) -> None:
+    """Refuse a record of other keys."""
     if set(record) != wanted:
         raise Rejected("records", f"has the keys {sorted(record)!s:.80}; wanted {sorted(wanted)}")
+
+
+def check_place(own: ConfigRecord, expected: Expected) -> None:
+    """Refuse an answer for another round, client or class."""
+    for key, wanted in (
+        ("client-id", expected.client),
+        ("class-id", expected.class_id),
+        ("round", expected.round_num + 1),
+    ):
+        if type(own[key]) is not int or own[key] != wanted:
+            raise Rejected("round" if key == "round" else "class", f"{key} is {own[key]!r:.40}, wanted {wanted}")
 
 
 def _examples(value: Any, limits: Limits) -> int:
@@ -286,7 +294,8 @@ def _clipped(delta: Params, limits: Limits) -> tuple[Params, float]:
     return {k: d * (limits.clip_norm / norm) for k, d in delta.items()}, norm
 
 
-def _read_row(data: Any, expected: Expected) -> Tensor:
+def read_row(data: Any, expected: Expected) -> Tensor:
+    """A row, of the right size and length."""
     if not isinstance(data, bytes) or len(data) != expected.row_size * _ROW.itemsize:
         raise Rejected("shape", f"its row is not {expected.row_size} float32 numbers")
     row = _row(data)

@@ -1,1 +1,1 @@
-"""User-level differential privacy: clipping, noise, accounting. Mathematics only; nothing here sends or stores."""
+"""Mathematics of privacy: what is computed so that less is told; no transport."""

@@ -1,0 +1,79 @@
+"""Secure sums over real processes on loopback, with TLS and keys: `make e2e`."""
+
+import json
+import time
+
+import pytest
+import torch
+
+import fedaws
+from fedaws import Config
+from fedaws.flower.up import Cluster, cluster
+from fedaws.privacy.sum_keeper import STATE_FILE
+from fedaws.record.folder import PARTICIPANTS, RunFolder
+from flower_trial import Trial, make_trial
+
+pytestmark = pytest.mark.e2e
+
+LATE = 3600.0  # seconds, for a machine that is busy with other work
+PATIENT = {"deadline": 600.0, "wait": 1800.0}  # nobody is late for being slow; of a dead node Flower tells in a minute
+UPLOAD = 20.0  # seconds from a node's note of its answer to the answer's arrival
+
+
+def finish(running: Cluster, run_id: str) -> None:
+    end = time.monotonic() + LATE
+    while not (status := running.status(run_id)).startswith("finished"):
+        assert time.monotonic() < end
+        time.sleep(10)
+    assert status == "finished:completed", running._why(run_id)
+
+
+def last_sum(made: Trial, name: str) -> int:
+    """The number of the last sum that a node has given its part to."""
+    path = made.place.node(name) / STATE_FILE
+    return int(json.loads(path.read_text())["number"]) if path.exists() else 0
+
+
+def test_five_nodes_give_the_simulations_model_and_two_may_die_between_the_stages(
+    tmp_path_factory: pytest.TempPathFactory, tiny: Config
+) -> None:
+    settings = [
+        "data.classes=5",
+        "model.hidden=[16]",
+        "train.rounds=3",
+        "train.runner=serial",
+        "train.evaluate_every=1",
+    ]
+    config = tiny.override([*settings, "privacy.secure_sums=true", "privacy.min_cohort=3"])
+    made = make_trial(tmp_path_factory.mktemp("secure") / "federation", config, 5)
+    with cluster(made.place.root, print) as running:
+        running.start()
+        one = config.override(["train.rounds=1"])
+        first = RunFolder(made.place.root / "first")
+        finish(running, running.submit(folder=str(first.path), settings="train.rounds=1", **PATIENT))
+        theta, W, *_ = first.load_model()
+        simulated = fedaws.train(made.data(), config=one)
+        torch.testing.assert_close(W, simulated.W, atol=1e-6, rtol=0)
+        for name, tensor in theta.items():
+            torch.testing.assert_close(tensor, simulated.theta[name], atol=1e-6, rtol=0)
+
+        folder = RunFolder(made.place.run)
+        run_id = running.submit(**PATIENT)
+        end = time.monotonic() + LATE
+        while not folder.checkpoints():
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        before = last_sum(made, "node-1")
+        running.processes.kill("node-4")  # in round 2, before it has answered
+        while last_sum(made, "node-1") == before:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        time.sleep(UPLOAD)  # the server is waiting for node-4, until Flower says that it is gone
+        running.processes.kill("node-1")  # its vector has arrived, its shares have not
+        finish(running, run_id)
+    assert [row["round"] for row in folder.metrics()] == [1, 2, 3]
+    second = next(
+        line for line in map(json.loads, (folder.path / PARTICIPANTS).read_text().splitlines()) if line["round"] == 2
+    )
+    assert second["answered"] == ["node-0", "node-1", "node-2", "node-3"]
+    assert list(second["dropped"]) == ["node-4"]
