@@ -20,6 +20,7 @@ ORDER: list[set[str]] = [
     {"runners", "evaluate"},
     {"record"},
     {"training"},
+    {"audit"},
     {"report"},
     {"experiments"},
     {"flower"},

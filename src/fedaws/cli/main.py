@@ -15,6 +15,7 @@ import typer
 from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
+from fedaws.cli.audit import audit_command
 from fedaws.cli.common import Json, Settings, Source, configured, print_error, print_json, reported, user_errors
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
@@ -34,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(cli_flower.app, name="flower")
+app.command("audit", epilog="Example: fedaws audit runs/first --attacks inversion,membership")(audit_command)
 
 RUNS = Path("runs")
 

@@ -22,6 +22,7 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
+from fedaws.core.defences import guarded
 from fedaws.core.methods import method_of
 from fedaws.core.newcomers import fresh_row
 from fedaws.core.start import random_rows, start_state
@@ -110,7 +111,8 @@ class FedAwS(Strategy):
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
-        self.method = method or method_of(self.config, ClassFacts())  # over Flower the server knows no facts of classes
+        # Over Flower the server knows no facts of classes.
+        self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
         if self.method.rows in ("all", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"

@@ -35,6 +35,13 @@ def make_runner(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
 def choose(cfg: Config, encoder: nn.Module) -> Runner:
     """One SGD step: pooled. Several: stacked, but on a CPU convolutions are many times faster one client at a time."""
     one_step = cfg.clients.local_steps == 1 and cfg.clients.optimizer == "sgd"
+    if cfg.defence.clip == "median":
+        if cfg.train.runner not in ("auto", "serial"):
+            raise FedawsError(
+                f"defence.clip=median needs the clients' updates one by one, got train.runner={cfg.train.runner}; set "
+                "train.runner=serial"
+            )
+        return "serial"
     if cfg.train.runner == "pooled" and not one_step:
         raise FedawsError(
             f"train.runner=pooled needs one local SGD step, got clients.local_steps={cfg.clients.local_steps} and "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedaws.config import Config, check_effects, parse
 from fedaws.core.algorithm import run_round
+from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
@@ -98,7 +99,7 @@ def train(
     if encoder is None:
         encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
-    method = method or method_of(cfg, data.class_facts or ClassFacts())
+    method = guarded(method, cfg) if method else method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
     weights = None if begun_with is None else weights_of(begun_with)
     if weights is not None:
