@@ -1,8 +1,9 @@
 """The attacks of `fedaws audit` on digits: ten nodes, the preset `digits-flower`, with every defence.
 
-    python benchmarks/audit.py [--results docs/results]
+    python benchmarks/audit.py [--results docs/results] [--parts TEXT]
 
-What stands in audit.json already is not measured again; some minutes of one core for all.
+What stands in audit.json already is not measured again; some minutes of one core for all. With --parts only those whose
+names have this text in them.
 """
 
 import argparse
@@ -120,84 +121,129 @@ def page(results: dict[str, Rows]) -> str:
     lines = [
         "# What attacks find on digits",
         "",
-        "Made by `python benchmarks/audit.py` from [audit.json](audit.json), and not by hand. Ten nodes of one digit each,",
-        "preset `digits-flower`; what the attacks are, and what stands against them: [the audit](../audit.md).",
+        "Made by `python benchmarks/audit.py` from [audit.json](audit.json), and not by hand. Ten nodes, a digit each,",
+        "preset `digits-flower`; the attacks, and what stands against them: [the audit](../audit.md).",
         "In brackets: 95 % intervals over rows, clients, people or examples, not over seeds.",
-        "",
-        "## A curious node: the others' rows",
-        "",
-        "Mean cosine of the rows found with the nine true ones, the best one, and how many are above 0.9; one seed. Chance:",
-        "rows spread at random, for `moments` rows that have the true mean and second moment.",
-        "",
+        "What is not here was not measured.",
     ]
-    thefts = []
+    parts = (stolen_rows, inverted_updates, without_bias, members, examples_of_rows, poisoned)
+    return "\n".join([*lines, *(line for part in parts for line in part(results))]) + "\n"
+
+
+def stolen_rows(results: dict[str, Rows]) -> list[str]:
+    rows = []
     for rounds in (12, 60):
         for name in SPREADING:
             found = {row["kind"]: row for row in results.get(f"row theft, {rounds} rounds, {name}", [])}
             if found:
                 active = cosine(found["active"]) if "active" in found else "–"
                 chance = f"{found['passive']['cosine']['chance']:.2f}, best {found['passive']['best']['chance']:.2f}"
-                thefts.append([name, str(rounds), cosine(found["passive"]), active, chance])
-    lines += table(["spreading", "rounds", "passive", "active", "chance"], thefts)
-    lines += ["", "## The server: examples out of updates", ""]
-    lines += ["Per cent of the examples recovered to 1 % by the first layer's ratios; 30 clients each, 10 sums each.", ""]
+                rows.append([name, str(rounds), cosine(found["passive"]), active, chance])
+    return [
+        "",
+        "## A curious node: the others' rows",
+        "",
+        "Mean cosine of the rows found with the nine true ones, the best one, and how many are above 0.9; one seed.",
+        "Chance: rows spread at random, for `moments` rows that have the true mean and second moment.",
+        "",
+        *table(["spreading", "rounds", "passive", "active", "chance"], rows),
+    ]
+
+
+def inverted_updates(results: dict[str, Rows]) -> list[str]:
     kinds: dict[str, dict[str, str]] = {}
-    for row in results["inversion"]:
+    for row in results.get("inversion", []):
         steps = f", {row['steps']} steps on {'fresh' if row['fresh'] else 'the same'} batches" * (row["steps"] > 1)
         what = f"sum of {row['clients']} clients" if row["clients"] > 1 else "one client"
         kinds.setdefault(f"{what}, batch {row['batch']}{steps}", {})[row["theta"]] = percent(row["recovered"])
-    head = ["update", "θ at the start", "θ trained (many examples have no loss left, and so no gradient)"]
-    lines += table(head, ([kind, each["start"], each["trained"]] for kind, each in kinds.items()))
-    lines += ["", "With and without the first layer's bias, θ at the start. By optimisation an example counts if what was"]
-    lines += ["found is nearer to it than to any other of its client; precision is that of 12 rounds, 3 seeds.", ""]
-    biases = []
-    for row in results["first bias"]:
-        right = sum(row["precision"]) / len(row["precision"])
-        chance = f"{100 * (row['recovered']['chance'] or 0):.0f}"
-        biases.append(
-            [str(row["first_bias"]).lower(), row["way"], str(row["batch"]), percent(row["recovered"]), chance, f"{100 * right:.1f}"]
-        )
-    head = ["`model.first_bias`", "way", "batch", "recovered (%)", "chance", "precision@1 of the run"]
-    lines += table(head, biases)
-    (member,), (row,) = results["membership"], results["row inversion"]
-    auc, accepted = member["auc"], row["accepted"]
-    lines += [
+    return [
         "",
-        "## Whoever has θ, or a row",
+        "## The server: examples out of updates",
         "",
-        f"- **Did this class take part?** Half of the digits train, half do not, eight random halves: AUC {auc['value']:.2f}"
-        f" ({auc['low']:.2f} … {auc['high']:.2f}); under an untrained encoder {auc['chance']:.2f}. ε is at least "
-        f"{member['epsilon']:.2f} (δ = {member['delta']:g}, 95 %). Digits recur in the halves, so the interval is too narrow.",
-        f"- **A row turned into an example**: accepted as that digit by a model of another seed at its equal error rate in "
-        f"{percent(accepted)} %, as another digit in {100 * row['as_somebody_else']:.1f} %, noise in "
-        f"{100 * accepted['chance']:.0f} %.",
+        "Per cent of the examples recovered to 1 % by the first layer's ratios; 30 clients each, 10 sums each.",
+        "Under the trained θ many examples have no loss left, and so no gradient that could show them.",
         "",
-        "## One node of ten: poisoning",
-        "",
-        "Per cent of the victim's test examples that are still taken for theirs, after 12 rounds; the attacker has five of the",
-        "victim's training examples. Three seeds, another victim and attacker in each.",
-        "",
+        *table(
+            ["update", "θ at the start", "θ trained"],
+            ([k, each["start"], each["trained"]] for k, each in kinds.items()),
+        ),
     ]
-    poisoned = []
+
+
+def without_bias(results: dict[str, Rows]) -> list[str]:
+    rows = []
+    for row in results.get("first bias", []):
+        right = sum(row["precision"]) / len(row["precision"])
+        what = [str(row["first_bias"]).lower(), row["way"], str(row["batch"]), percent(row["recovered"])]
+        rows.append([*what, f"{100 * (row['recovered']['chance'] or 0):.0f}", f"{100 * right:.1f}"])
+    if not rows:
+        return []
+    return [
+        "",
+        "With and without the first layer's bias, θ at the start. By optimisation an example counts if what was found",
+        "points nearer to it than to any other of its client; precision is that of 12 rounds, 3 seeds.",
+        "",
+        *table(["`model.first_bias`", "way", "batch", "recovered (%)", "chance", "precision@1 of the run"], rows),
+    ]
+
+
+def members(results: dict[str, Rows]) -> list[str]:
+    lines = ["", "## Whoever has θ, or a row"]
+    for found in results.get("membership", []):
+        auc = found["auc"]
+        lines += [
+            "",
+            "**Did this class take part?** Half of the digits train, half do not, eight random halves: AUC "
+            f"{auc['value']:.2f} ({auc['low']:.2f} … {auc['high']:.2f});",
+            f"under an untrained encoder {auc['chance']:.2f}. ε is at least {found['epsilon']:.2f} "
+            f"(δ = {found['delta']:g}, 95 %).",
+            "Digits recur in the halves, so both are less sure than they look.",
+        ]
+    return lines
+
+
+def examples_of_rows(results: dict[str, Rows]) -> list[str]:
+    return [
+        line
+        for found in results.get("row inversion", [])
+        for line in (
+            "",
+            "**A row turned into an example** is accepted as that digit by a model of another seed at its equal error",
+            f"rate in {percent(found['accepted'])} %, as another digit in {100 * found['as_somebody_else']:.1f} %; "
+            f"noise in {100 * found['accepted']['chance']:.0f} %.",
+        )
+    ]
+
+
+def poisoned(results: dict[str, Rows]) -> list[str]:
+    rows = []
     for name in DEFENCES:
         found = {each["kind"]: each for each in results.get(f"poisoning, {name}", [])}
         if found:
             cells = [percent(found[kind]["victim"]) for kind in ("capture", "pull", "both")]
             first = found["capture"]
-            poisoned.append([name, *cells, f"{100 * first['victim']['chance']:.0f}", f"{100 * first['honest']:.1f}"])
-    head = ["`[defence]`", "capture", "pull", "both", "victim, no attack", "precision@1 of honest runs"]
-    lines += table(head, poisoned)
-    return "\n".join(lines) + "\n"
+            rows.append([name, *cells, f"{100 * first['victim']['chance']:.0f}", f"{100 * first['honest']:.1f}"])
+    return [
+        "",
+        "## One node of ten: poisoning",
+        "",
+        "Per cent of the victim's test examples that are still taken for theirs, after 12 rounds; the attacker has",
+        "five of the victim's training examples. Three seeds, another victim and attacker in each.",
+        "",
+        *table(["`[defence]`", "capture", "pull", "both", "victim, no attack", "honest precision@1"], rows),
+    ]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     arguments.add_argument("--results", type=Path, default=Path("docs/results"))
-    place = arguments.parse_args().results / "audit.json"
+    arguments.add_argument("--parts", default="")
+    given = arguments.parse_args()
+    place = given.results / "audit.json"
     torch.set_num_threads(1)
     results: dict[str, Rows] = json.loads(place.read_text()) if place.exists() else {}
     for name, measure in measured(load_data(BASE)).items():
-        if name not in results:
+        if name not in results and given.parts in name:
             results[name] = measure()
             write_text(place, json.dumps(results, indent=1) + "\n")
             print(name, flush=True)

@@ -9,6 +9,7 @@ from torch import nn
 from fedaws import Config
 from fedaws.audit.figures import at_least, at_most, auc, mean, share
 from fedaws.audit.membership import compactness, epsilon_at_least, membership, membership_of_halves, only
+from fedaws.config import load
 from fedaws.data import from_arrays, load_data
 from fedaws.evaluate import Model
 from helpers import refusal
@@ -54,12 +55,12 @@ def test_half_of_the_classes_train_and_keep_their_examples() -> None:
     assert part.num_classes == 2
 
 
-def test_a_run_tells_its_members_by_more_than_people_differ_anyway(tiny: Config) -> None:
-    cfg = tiny.override(["data.classes=12", "data.overlap=0.6", "train.rounds=60", "data.examples_per_class=40"])
+def test_a_run_tells_its_members_by_more_than_people_differ_anyway() -> None:
+    cfg = load("digits-flower")
     found = membership_of_halves(cfg, load_data(cfg), splits=2)
-    assert found.people == 24
+    assert found.people == 20
+    assert found.auc.low > 0.5
     assert found.auc.value > found.auc.chance
-    assert found.auc.value > 0.7
 
 
 def test_three_classes_are_too_few(tiny: Config) -> None:

@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedaws.audit.federation import dense_examples
 from fedaws.audit.figures import Figure, Finding, mean, share
@@ -133,13 +132,13 @@ def _relative(rows: Tensor, others: Tensor) -> Tensor:
 # --- updates --------------------------------------------------------------------------------------------------------
 
 
-def update_of(
-    model: Model, cfg: Config, method: Method, w: Tensor, batches: Sequence[Tensor], classes: int
-) -> Params:
+def update_of(model: Model, cfg: Config, method: Method, w: Tensor, batches: Sequence[Tensor], classes: int) -> Params:
     """θ_i − θ of a client with row w that takes a step on each batch."""
     gradient = own_gradient(example_losses(model.encoder, cfg, method, classes))
     several = cfg.with_(clients={"local_steps": len(batches)})
-    steps: list[Batch] = [(x, torch.zeros(len(x), dtype=torch.int64), torch.full((len(x),), 1 / len(x))) for x in batches]
+    steps: list[Batch] = [
+        (x, torch.zeros(len(x), dtype=torch.int64), torch.full((len(x),), 1 / len(x))) for x in batches
+    ]
     theta = {name: model.theta[name] for name, p in model.encoder.named_parameters() if p.requires_grad}
     return local_update(gradient, several, method, theta, w, steps, 1.0)[0]
 

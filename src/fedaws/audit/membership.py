@@ -102,7 +102,7 @@ def membership_of_halves(cfg: Config, data: FederatedData, splits: int = 4, roun
     """
     if data.num_classes < 4 or not isinstance(data.y_test, Tensor) or not isinstance(data.x_test, Tensor):
         raise FedawsError(
-            f"membership needs at least 4 classes and one label an example, got {data.num_classes} classes; leave it out"
+            f"membership needs at least 4 classes and one label an example, got {data.num_classes}; leave it out"
         )
     inside: list[float] = []
     outside: list[float] = []

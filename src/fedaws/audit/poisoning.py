@@ -68,18 +68,18 @@ def poisoning(
     if not isinstance(data.y_test, Tensor) or not isinstance(data.x_test, Tensor):
         raise FedawsError("poisoning needs test examples of one label; leave it out")
     x, y = data.x_test, data.y_test
-    victims = [(seed, (3 * seed) % data.num_classes, (3 * seed + 5) % data.num_classes) for seed in seeds]
+    count = data.num_classes
+    victims = [(seed, 3 * seed % count, (3 * seed + count // 2) % count) for seed in seeds]
     before = [_right(federated(short(cfg, rounds, seed), data), x, y, victim) for seed, victim, _ in victims]
-    count = sum(int((y == victim).sum()) for _, victim, _ in victims)
+    tested = sum(int((y == victim).sum()) for _, victim, _ in victims)
     results = []
     for kind in kinds:
         after = []
         for seed, victim, node in victims:
             run = short(cfg, rounds, seed)
             tamper = _tamper(run, data, kind, victim, clip, examples)
-            node = node if node != victim else (victim + 1) % data.num_classes
             after.append(_right(federated(run, data, node, tamper), x, y, victim))
-        figure = share(sum(r for r, _ in after), count, sum(r for r, _ in before) / count)
+        figure = share(sum(r for r, _ in after), tested, sum(r for r, _ in before) / tested)
         everybody, honest = (sum(p for _, p in each) / len(each) for each in (after, before))
         results.append(Poisoning(kind, data.num_classes, figure, everybody, honest, defence_of(cfg, clip)))
     return tuple(results)

@@ -33,7 +33,9 @@ class RowInversion:
     def finding(self) -> Finding:
         """As a line of the table."""
         learns = f"an example that another model accepts (as somebody else {100 * self.as_somebody_else:.1f} %)"
-        return Finding("row-inversion", "whoever has a row", "looks for an example with that embedding", learns, self.accepted)
+        return Finding(
+            "row-inversion", "whoever has a row", "looks for an example with that embedding", learns, self.accepted
+        )
 
 
 def row_inversion(

@@ -97,7 +97,9 @@ def spreading_of(cfg: Config) -> str:
         return "no spreading"
     if cfg.spread.regularizer != "nearest":
         return {"margin": "eq. (6)"}.get(cfg.spread.regularizer, cfg.spread.regularizer)
-    return f"eq. (7), k = {resolve_neighbors(cfg.spread, 10) if cfg.spread.neighbors == 'auto' else cfg.spread.neighbors}"
+    return (
+        f"eq. (7), k = {resolve_neighbors(cfg.spread, 10) if cfg.spread.neighbors == 'auto' else cfg.spread.neighbors}"
+    )
 
 
 # --- to watch -------------------------------------------------------------------------------------------------------

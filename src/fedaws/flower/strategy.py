@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
+from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
-from fedaws.core.defences import guarded
 from fedaws.core.methods import method_of
 from fedaws.core.newcomers import fresh_row
 from fedaws.core.start import random_rows, start_state
