@@ -10,6 +10,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from fedaws.audit.inversion import Inversion, inversion, optimised_inversion
 from fedaws.audit.membership import membership_of_halves
 from fedaws.audit.poisoning import poisoning
 from fedaws.audit.row_inversion import another, row_inversion
-from fedaws.audit.row_theft import row_theft
+from fedaws.audit.row_theft import Kind, row_theft
 from fedaws.data import FederatedData, load_data
 from fedaws.evaluate import Model
+from fedaws.evaluate.precision import precision_at
 from fedaws.files import write_text
 
 Rows = list[dict[str, Any]]
@@ -55,15 +57,19 @@ def measured(data: FederatedData) -> dict[str, Callable[[], Rows]]:
     parts["membership"] = lambda: [asdict(membership_of_halves(BASE, data, splits=8))]
     parts["row inversion"] = lambda: [asdict(inverted_rows(data))]
     for name, settings in DEFENCES.items():
-        parts[f"poisoning, {name}"] = lambda s=settings: [asdict(p) for p in poisoning(BASE.override(s), data)]
+        parts[f"poisoning, {name}"] = partial(poisonings, data, settings)
     for rounds in (12, 60):
         for name, settings in SPREADING.items():
-            parts[f"row theft, {rounds} rounds, {name}"] = lambda s=settings, r=rounds: thefts(data, s, r)
+            parts[f"row theft, {rounds} rounds, {name}"] = partial(thefts, data, settings, rounds)
     return parts
 
 
+def poisonings(data: FederatedData, settings: list[str]) -> Rows:
+    return [asdict(found) for found in poisoning(BASE.override(settings), data)]
+
+
 def thefts(data: FederatedData, settings: list[str], rounds: int) -> Rows:
-    kinds = ("passive",) if settings == ["method=fixed"] else ("passive", "active")
+    kinds: tuple[Kind, ...] = ("passive",) if settings == ["method=fixed"] else ("passive", "active")
     return [asdict(row_theft(BASE.override(settings), data, kind, rounds)) for kind in kinds]
 
 
@@ -89,11 +95,15 @@ def first_bias(data: FederatedData) -> Rows:
         model, rng = federated(short(cfg, 1, 0).override(["clients.lr=1e-9"]), data), torch.Generator().manual_seed(0)
         found: list[Inversion] = [inversion(model, cfg, data, rng, batch=4)]
         found += [optimised_inversion(model, cfg, data, rng, batch=batch, steps=200) for batch in (1, 4)]
-        assert isinstance(data.x_test, torch.Tensor)
         best = [federated(short(cfg, 12, seed), data) for seed in (0, 1, 2)]
-        right = [float((m.rank(m.embed(data.x_test), 1).classes[:, 0] == data.y_test).float().mean()) for m in best]
+        right = [evaluated(m, data) for m in best]
         rows += [{"first_bias": bias, "precision": right, **asdict(each)} for each in found]
     return rows
+
+
+def evaluated(model: Model, data: FederatedData) -> float:
+    assert isinstance(data.y_test, torch.Tensor)
+    return precision_at(model.rank(model.embed(data.x_test), 1), data.y_test, 1)
 
 
 def inverted_rows(data: FederatedData) -> Any:

@@ -51,7 +51,7 @@ def test_randomised_response_is_bounded_below_its_epsilon() -> None:
 def test_half_of_the_classes_train_and_keep_their_examples() -> None:
     data = from_arrays(torch.arange(8.0)[:, None], [0, 0, 1, 1, 2, 2, 3, 3])
     part = only(data, torch.tensor([3, 1]))
-    assert part.x.flatten().tolist() == [6, 7, 2, 3]  # type: ignore[union-attr]
+    assert part.x.flatten().tolist() == [6, 7, 2, 3]
     assert part.num_classes == 2
 
 

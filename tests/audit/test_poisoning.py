@@ -55,12 +55,11 @@ def test_the_equal_error_threshold_is_where_both_errors_meet() -> None:
     assert rate == pytest.approx(0.25)
 
 
-def test_a_row_becomes_an_example_that_another_model_accepts(tiny: Config) -> None:
-    cfg = tiny.override(["train.rounds=100", "model.hidden=[32]"])
+def test_a_row_becomes_an_example_that_another_model_accepts() -> None:
+    cfg = load("digits-flower")
     data = load_data(cfg)
-    model = federated(short(cfg, 100, 0), data)
-    found = row_inversion(model, another(cfg, data), data, torch.Generator().manual_seed(0), tries=5)
-    assert found.accepted.value > 0.7 > found.accepted.chance
+    found = row_inversion(federated(cfg, data), another(cfg, data), data, torch.Generator().manual_seed(0), tries=5)
+    assert found.accepted.low > 0.5 > found.accepted.chance
 
 
 def test_a_row_of_no_meaning_is_not_accepted(tiny: Config) -> None:

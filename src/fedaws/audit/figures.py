@@ -17,7 +17,7 @@ class Figure:
     value: float
     low: float
     high: float
-    chance: float | None = None
+    chance: float = 0.0
     n: int = 0  # what was drawn from: clients, people, rows or examples
 
 
@@ -32,7 +32,7 @@ class Finding:
     figure: Figure
 
 
-def share(hits: int, n: int, chance: float | None = None) -> Figure:
+def share(hits: int, n: int, chance: float = 0.0) -> Figure:
     """A share of n independent tries, with Wilson's interval.
 
     >>> figure = share(5, 10)
@@ -43,11 +43,11 @@ def share(hits: int, n: int, chance: float | None = None) -> Figure:
     return Figure(hits / n, float(found.low), float(found.high), chance, n)
 
 
-def mean(values: Sequence[float], chance: float | None = None, seed: int = 0) -> Figure:
+def mean(values: Sequence[float], chance: float = 0.0, seed: int = 0) -> Figure:
     """A mean over clients or people, with the interval of a bootstrap over them.
 
     >>> mean([0.5, 0.5, 0.5])
-    Figure(value=0.5, low=0.5, high=0.5, chance=None, n=3)
+    Figure(value=0.5, low=0.5, high=0.5, chance=0.0, n=3)
     """
     numbers = np.asarray(values, dtype=float)
     drawn = np.random.default_rng(seed).integers(len(numbers), size=(_DRAWS, len(numbers)))
@@ -55,7 +55,7 @@ def mean(values: Sequence[float], chance: float | None = None, seed: int = 0) ->
     return Figure(float(numbers.mean()), float(low), float(high), chance, len(numbers))
 
 
-def auc(members: Sequence[float], others: Sequence[float], chance: float | None = 0.5, seed: int = 0) -> Figure:
+def auc(members: Sequence[float], others: Sequence[float], chance: float = 0.5, seed: int = 0) -> Figure:
     """How often a member scores above another, ties by half, with a bootstrap over people of both kinds.
 
     >>> auc([0.9, 0.8], [0.1, 0.8]).value

@@ -46,7 +46,7 @@ def membership(
 ) -> Membership:
     """Measure on people who took part and people who did not, each by examples that nobody trained on."""
     inside, outside = ([compactness(model, x) for x in people] for people in (members, others))
-    before = auc(*([compactness(untrained, x) for x in people] for people in (members, others)))
+    before = auc([compactness(untrained, x) for x in members], [compactness(untrained, x) for x in others])
     figure = replace(auc(inside, outside), chance=before.value)
     return Membership(figure, epsilon_at_least(inside, outside, delta), delta, len(inside) + len(outside))
 

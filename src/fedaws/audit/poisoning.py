@@ -45,7 +45,7 @@ class Poisoning:
             "pull": "draws the victim's examples to its row by θ",
             "both": "sends the victim's template and draws θ to it",
         }[self.kind]
-        learns = f"the victim's precision (no attack: {100 * (self.victim.chance or 0):.0f} %)"
+        learns = f"the victim's precision (no attack: {100 * self.victim.chance:.0f} %)"
         return Finding("poisoning", f"one node of {self.nodes}", f"{does} ({self.defence})", learns, self.victim)
 
 

@@ -253,7 +253,7 @@ def _largest_eigenvalue(gram: Tensor) -> Tensor:
     v = gram.sum(-1, keepdim=True) + gram[..., :1]
     for _ in range(10):
         v = F.normalize(gram @ v, dim=-2)
-    return (gram @ v).norm(dim=(-2, -1))
+    return torch.linalg.matrix_norm(gram @ v)
 
 
 def _pushed(rows: Tensor, spread: SpreadConfig, pair: Pair, steps: Tensor, factors: Tensor) -> Tensor:

@@ -47,9 +47,8 @@ def findings_table(found: "Findings") -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for line in found.lines:
         figure = line.figure
-        chance = "–" if figure.chance is None else f"{figure.chance:.2f}"
         texts = map(escape, (line.who, line.does, line.learns))
-        table.add_row(*texts, f"{figure.value:.2f}", f"{figure.low:.2f} … {figure.high:.2f}", chance)
+        table.add_row(*texts, f"{figure.value:.2f}", f"{figure.low:.2f} … {figure.high:.2f}", f"{figure.chance:.2f}")
     return table
 
 
