@@ -126,7 +126,8 @@ def _relative(rows: Tensor, others: Tensor) -> Tensor:
         return torch.empty(len(rows), 0)
     # Not by inner products, which lose the digits where two are nearly the same.
     distances = torch.cdist(rows, others, compute_mode="donot_use_mm_for_euclid_dist")
-    return distances / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-9)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return distances / lengths.clamp_min(1e-9)
 
 
 # --- updates --------------------------------------------------------------------------------------------------------

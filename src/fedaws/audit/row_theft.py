@@ -253,7 +253,8 @@ def _largest_eigenvalue(gram: Tensor) -> Tensor:
     v = gram.sum(-1, keepdim=True) + gram[..., :1]
     for _ in range(10):
         v = F.normalize(gram @ v, dim=-2)
-    return torch.linalg.matrix_norm(gram @ v)
+    largest: Tensor = torch.linalg.matrix_norm(gram @ v)
+    return largest
 
 
 def _pushed(rows: Tensor, spread: SpreadConfig, pair: Pair, steps: Tensor, factors: Tensor) -> Tensor:

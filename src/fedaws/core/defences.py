@@ -113,4 +113,5 @@ def clip_to_median(updates: Iterable[Update]) -> list[Update]:
 
 def _norm(update: Update) -> Tensor:
     parts = [d.coalesce().values() if d.is_sparse else d for d in update.delta.values()]
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
+    return norm
