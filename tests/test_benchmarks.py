@@ -13,7 +13,7 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-NAMES = ("choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
+NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 sys.path.remove(str(ROOT / "benchmarks"))
 

@@ -59,7 +59,7 @@ def test_any_configuration_survives_toml(rounds: int, lr: float, per_round: int 
 
 def test_the_written_toml_has_every_section() -> None:
     sections = {name for name, value in tomllib.loads(Config().to_toml()).items() if isinstance(value, dict)}
-    assert sections == {"data", "model", "clients", "server", "spread", "privacy", "train", "options"}
+    assert sections == {"data", "model", "clients", "server", "spread", "privacy", "defence", "train", "options"}
 
 
 def test_a_configuration_is_frozen() -> None:

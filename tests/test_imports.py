@@ -21,7 +21,7 @@ ORDER: list[set[str]] = [
     {"runners", "evaluate"},
     {"record"},
     {"training"},
-    {"people"},
+    {"people", "audit"},
     {"report"},
     {"experiments"},
     {"flower"},

@@ -128,6 +128,8 @@ class ModelConfig(_Told):
     """Dimensions of an embedding g(x), and of a class's row of W."""
     hidden: Annotated[tuple[Count, ...], Field(max_length=100)] = (128,)
     """`mlp` and `bag`: widths of their layers; `bag` with none: the table of features alone."""
+    first_bias: bool = True
+    """`mlp`: whether the first layer has a bias, by which updates show examples exactly (docs/audit.md)."""
     residual: bool = False
     """`bag`: add the features' mean to what the layers make of it."""
     norm: NormName = "weight"
@@ -253,6 +255,19 @@ class PrivacyConfig(_Told):
         return self.noise is not None or self.epsilon is not None
 
 
+class DefenceConfig(_Told):
+    """What the server does against clients that cheat (docs/audit.md); by default nothing."""
+
+    row_step: Fraction = 0.0
+    """A client's row stays within this cosine of the row that it was sent; 0: anywhere."""
+    anchor: Fraction = 0.0
+    """A client's row stays within this cosine of a row of the server's own, which is spread in its place; 0: none."""
+    apart: Share = 1.0
+    """A row that comes within this cosine of another class's is refused; 1: none."""
+    clip: Literal["none", "median"] = "none"
+    """`median`: a client's change of θ is at most as long as the median of the cohort's."""
+
+
 class TrainConfig(_Told):
     """How long, how often, and on what."""
 
@@ -306,6 +321,7 @@ class Config(_Told):
     server: ServerConfig = ServerConfig()
     spread: SpreadConfig = SpreadConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    defence: DefenceConfig = DefenceConfig()
     train: TrainConfig = TrainConfig()
     options: dict[OptionName, Option] = Field(default_factory=dict)
     """An open table: settings that only the chosen method has."""
@@ -607,6 +623,7 @@ _EFFECTS = (
     ("data.image_size", "data.name", ("images",)),
     ("model.norm", "model.name", get_args(ModelName)[2:-1]),
     ("model.hidden", "model.name", ("mlp", "bag")),
+    ("model.first_bias", "model.name", ("mlp",)),
     ("model.residual", "model.name", ("bag",)),
     ("server.table_optimizer table_lr", "model.name", ("bag",)),
 )

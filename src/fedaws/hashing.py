@@ -16,6 +16,7 @@ _MIX_B: Final = 0x94D049BB133111EB
 
 
 Word = Literal[
+    "audit",
     "augment",
     "batches",
     "class embeddings",

@@ -17,6 +17,7 @@ from fedaws.cli import console
 from fedaws.cli import flower as cli_flower
 from fedaws.cli import people as cli_people
 from fedaws.cli import privacy as cli_privacy
+from fedaws.cli.audit import audit_command
 from fedaws.cli.common import (
     App,
     Json,
@@ -48,6 +49,7 @@ app = App(
 )
 app.add_typer(cli_flower.app, name="flower")
 app.add_typer(cli_privacy.app, name="privacy")
+app.command("audit", epilog="Example: fedaws audit runs/first --attacks inversion,membership")(audit_command)
 
 RUNS = Path("runs")
 

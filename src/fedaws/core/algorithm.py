@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaws.config import ClientsConfig, Config
 from fedaws.core.aggregate import Aggregate, aggregate
+from fedaws.core.defences import clip_to_median
 from fedaws.core.embedding_tables import step_table_
 from fedaws.core.guard import Guard
 from fedaws.core.method import Method, Weighting, When
@@ -113,7 +114,7 @@ def finish_round_(
 ) -> ServerState:
     """The same, with the old state's W, tables and memories changed in place."""
     method, factor = method or method_of(cfg), schedule(cfg.train, state.round_num)
-    total = aggregate(state, updates)
+    total = aggregate(state, clip_to_median(updates) if cfg.defence.clip == "median" else updates)
     total = guard.release(state, total) if guard else total
     state = replace(_step_theta(state, total.delta, cfg, method, factor), loss=total.loss)
     if total.shared is not None:

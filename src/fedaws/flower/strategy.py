@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
+from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of, named_after
@@ -115,7 +116,8 @@ class FedAwS(Strategy):
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
-        self.method = method or method_of(self.config, ClassFacts())  # over Flower the server knows no facts of classes
+        # Over Flower the server knows no facts of classes.
+        self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
         if self.method.rows in ("all", "private", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"

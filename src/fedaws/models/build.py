@@ -23,7 +23,7 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
         torch.manual_seed(seed)
         match cfg.name:
             case "mlp":
-                return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim)
+                return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.first_bias)
             case "bag":
                 return Bag(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.residual)
             case "own":

@@ -46,6 +46,13 @@ def choose(cfg: Config, encoder: nn.Module, pair: Rows | None = None) -> Runner:
     To clip each client's change, pooled needs an encoder of linear layers and tables alone; two examples are its trial.
     """
     one_step = cfg.clients.local_steps == 1 and cfg.clients.optimizer == "sgd"
+    if cfg.defence.clip == "median":
+        if cfg.train.runner not in ("auto", "serial"):
+            raise FedawsError(
+                f"defence.clip=median needs the clients' updates one by one, got train.runner={cfg.train.runner}; set "
+                "train.runner=serial"
+            )
+        return "serial"
     if cfg.train.runner == "pooled" and not one_step:
         raise FedawsError(
             f"train.runner=pooled needs one local SGD step, got clients.local_steps={cfg.clients.local_steps} and "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedaws.config import Config, check_effects
 from fedaws.core.algorithm import run_round, settled
+from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import LastStep, Method
 from fedaws.core.methods import method_of, named_after
@@ -98,7 +99,7 @@ def train(
     if encoder is None:
         encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
-    method = method or method_of(cfg, data.class_facts or ClassFacts())
+    method = guarded(method, cfg) if method else method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
     weights = None if begun_with is None else weights_of(begun_with)
     if weights is not None:
@@ -123,8 +124,8 @@ def train(
     private = protect(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
     )
-    guarded = {} if private is None else {"privacy": private.facts}
-    journal = Journal(cfg, facts, None if place is None else RunFolder(place), **guarded)
+    told = {} if private is None else {"privacy": private.facts}
+    journal = Journal(cfg, facts, None if place is None else RunFolder(place), **told)
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
         run_clients, ask = make_runner(cfg, method, data, encoder), ask_sums(encoder, data)

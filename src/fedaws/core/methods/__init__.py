@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from fedaws.config import Config
+from fedaws.core.defences import guarded
 from fedaws.core.method import Method
 from fedaws.errors import FedawsError
 from fedaws.types import ClassFacts
@@ -40,7 +41,7 @@ def method_of(cfg: Config, classes: ClassFacts | None = None) -> Method:
     if options is None and cfg.options:
         raise FedawsError(f"method={cfg.method} has no options, got {', '.join(cfg.options)}; leave them out")
     made: Method = module.method(cfg, classes)
-    return made
+    return guarded(made, cfg)
 
 
 def named_after(method: Method, cfg: Config) -> Config:
