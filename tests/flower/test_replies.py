@@ -441,6 +441,7 @@ def sent(**changes: Any) -> RecordDict:
 def test_a_node_reads_what_the_server_sent() -> None:
     order = wire.read_order(sent())
     assert (order.round_num, order.client, order.class_id) == (4, 7, 2)
+    assert order.row is not None
     assert torch.equal(order.row, ROW)
 
 
