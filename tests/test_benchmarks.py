@@ -4,9 +4,11 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from fedaws.data.sources.xc_text import read_text
 from fedaws.sparse import SparseRows, from_lists
@@ -15,9 +17,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
+grouped = importlib.import_module("grouped")
 sys.path.remove(str(ROOT / "benchmarks"))
 
-competitors = MODULES["competitors"]
+competitors, methods = MODULES["competitors"], MODULES["methods"]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -34,10 +37,102 @@ def test_what_competitors_are_given_is_what_the_set_has(tmp_path: Path) -> None:
     assert read_text(tmp_path / "train.txt").labels.width == 5
 
 
-def test_what_two_methods_share_is_tried_alike() -> None:
-    methods = MODULES["methods"]
-    space = methods.SETS["digits"].space
-    tries = {name: methods.tries_of(row, space) for name, row in methods.ROWS.items()}
-    assert {len(each) for each in tries.values()} == {methods.TRIES}
-    steps = {name: [settings.split()[0] for settings in each] for name, each in tries.items()}
+@pytest.mark.parametrize("name", ["digits", "omniglot"])
+def test_what_two_methods_share_is_tried_alike(name: str) -> None:
+    where = methods.SETS[name]
+    tries = {label: methods.tries_of(row, where) for label, row in methods.ROWS.items() if where.fits(row)}
+    assert {len(each) for each in tries.values()} == {where.tries}
+    steps = {label: [settings.split()[0] for settings in each] for label, each in tries.items()}
     assert all(each == steps["fedaws, nearest"] for each in steps.values())
+
+
+def test_even_draws_leave_no_choice_out() -> None:
+    space = {"a": ["1", "2", "3"], "b": ["4", "5"]}
+    draws = methods.evenly(space, 4)
+    assert len(draws) == 4
+    assert {draw["a"] for draw in draws} == {"1", "2", "3"}
+    assert sorted(draw["b"] for draw in draws) == ["4", "4", "5", "5"]
+
+
+def test_a_killed_cell_goes_on_where_it_was() -> None:
+    asked = []
+
+    def run(tried: str, seed: int, best: dict[str, Any] | None) -> dict[str, Any]:
+        asked.append((tried, seed))
+        return {"precision@1": 0.5 if tried == "b" else 0.1}
+
+    cell: dict[str, Any] = {"tries": [{"settings": "a", "precision@1": 0.2}], "seeds": []}
+    steps = methods.fill(cell, ["a", "b"], run, "precision@1")
+    next(steps)
+    next(steps)
+    for _ in methods.fill(cell, ["a", "b"], run, "precision@1"):
+        pass
+    assert asked == [("b", 0), ("b", 0), ("b", 1), ("b", 2)]
+    assert len(cell["seeds"]) == 3
+
+
+def test_cells_that_were_not_run_again_stay_on_the_page(tmp_path: Path) -> None:
+    old, new = {"tries": [], "seeds": [1]}, {"tries": [], "seeds": [2]}
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "fixed.json").write_text(json.dumps(new))
+    found = methods.collect(
+        tmp_path,
+        {
+            "sets": {"digits": {"fixed": old, "softmax": old}, "delicious": {"fixed": old}},
+            "made_with": {"delicious": "elsewhere"},
+        },
+    )
+    assert found["sets"] == {"digits": {"fixed": new, "softmax": old}, "delicious": {"fixed": old}}
+    assert found["made_with"]["delicious"] == "elsewhere"
+    assert found["zero_shot"] == {}
+
+
+def parts(_: bool = False) -> Any:
+    """Classes 0, 2, 3 of one group and 1, 4 of another; two training images and one test image of each."""
+    y = torch.arange(5)
+    x = y.to(torch.uint8).view(5, 1, 1, 1).expand(5, 1, 2, 2)
+    return grouped.Parts(torch.cat([x, x]), torch.cat([y, y]), x, y, torch.tensor([0, 1, 0, 0, 1]))
+
+
+def test_the_last_class_of_each_group_has_no_client_and_is_tested() -> None:
+    data = grouped.one_left_out(parts, tuning=False)
+    assert data.num_examples.tolist() == [2, 2, 2, 0, 0]
+    assert data.y_test.tolist() == [3, 4]
+
+
+def test_in_tuning_nothing_of_the_last_class_is_seen() -> None:
+    data = grouped.one_left_out(parts, tuning=True)
+    assert data.num_examples.tolist() == [2, 0, 0, 0, 0]
+    assert data.y_test.tolist() == [1, 2, 1, 2]  # training images, two of each
+
+
+def test_features_have_the_group_and_the_class_if_it_has_a_client() -> None:
+    features = grouped.class_features(torch.tensor([0, 0, 0, 0]), torch.tensor([True, False, True, True]))
+    assert features.tolist() == [[0.5, 1, 0, 0, 0], [0.5, 0, 0, 0, 0], [0.5, 0, 0, 1, 0], [0.5, 0, 0, 0, 1]]
+
+
+def test_a_class_without_a_client_gets_the_mean_row_of_its_group() -> None:
+    W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.6, 0.8]])
+    rows = grouped.group_means(W, torch.tensor([0, 0, 0, 1]), torch.tensor([True, True, False, True]))
+    torch.testing.assert_close(rows, torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5**0.5, 0.5**0.5], [0.6, 0.8]]))
+
+
+def test_zero_shot_counts_among_the_tested_among_all_and_by_group() -> None:
+    # Examples of classes 1 and 2; the first is nearest to class 0 of its own group, the second to its own row.
+    W = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    z = torch.tensor([[1.0, 0.1], [0.0, 1.0]])
+    shares = grouped.zero_shot(z, W, torch.tensor([1, 2]), torch.tensor([0, 0, 1]))
+    assert shares == {"tested": 1.0, "all": 0.5, "group": 1.0}
+
+
+def test_omniglot_is_read_from_the_publishers_folders(tmp_path: Path) -> None:
+    for alphabet, character, drawer, ink in (("Greek", 1, 2, 0), ("Greek", 2, 1, 255), ("Latin", 1, 20, 255)):
+        place = tmp_path / "images_background" / alphabet / f"character0{character}"
+        place.mkdir(parents=True)
+        Image.new("1", (105, 105), ink).save(place / f"0001_{drawer:02}.png")
+    arrays = grouped.from_folder(tmp_path)
+    assert arrays["x"].shape == (3, 28, 28)
+    assert arrays["x"][:, 0, 0].tolist() == [255, 0, 0]  # ink is what is counted
+    assert arrays["y"].tolist() == [0, 1, 2]
+    assert arrays["drawer"].tolist() == [1, 0, 19]
+    assert arrays["alphabet"].tolist() == ["Greek", "Greek", "Latin"]
