@@ -87,7 +87,7 @@ def test_a_saved_run_of_an_own_method_is_evaluated_on_the_configured_data(tiny: 
 
 
 def test_rows_live_in_one_of_few_places() -> None:
-    assert "has rows='mine'; wanted own, fixed" in refusal(lambda: replace(PLAIN, rows="mine"))  # type: ignore[arg-type]
+    assert "has rows='mine'; wanted own, private, fixed" in refusal(lambda: replace(PLAIN, rows="mine"))  # type: ignore[arg-type]
 
 
 def test_a_count_is_a_memory_like_any_other(tiny: Config, tmp_path: Path) -> None:

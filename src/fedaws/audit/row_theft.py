@@ -220,10 +220,10 @@ def respond(cfg: Config) -> Respond:
 
     def moved(sent: Tensor, others: Tensor) -> Tensor:
         rows = _together(sent, others)
-        if spread.center or pair is None:
-            rows = torch.where(moments_due[:, None, None], _centred(rows), rows)
-        if spread.whiten or pair is None:
-            rows = torch.where(moments_due[:, None, None], _whitened(rows), rows)
+        center, whiten = spread.center or pair is None, spread.whiten or pair is None
+        if center or whiten:
+            shares = spread.whitening * factors * whiten
+            rows = torch.where(moments_due[:, None, None], _by_moments(rows, center, shares), rows)
         if pair is None:
             return rows[..., 0, :]
         return _pushed(rows, spread, pair, spread.weight * factors * cfg.class_lr, factors)
@@ -238,13 +238,13 @@ def _together(sent: Tensor, others: Tensor) -> Tensor:
     return torch.cat([own, others[:, None].expand(-1, rounds, -1, -1)], dim=2)
 
 
-def _centred(rows: Tensor) -> Tensor:
-    return F.normalize(rows - rows.mean(-2, keepdim=True), dim=-1)
-
-
-def _whitened(rows: Tensor) -> Tensor:
-    gram = rows.mT @ rows
-    return F.normalize(rows - rows @ gram / (3 * _largest_eigenvalue(gram)[..., None, None]), dim=-1)
+def _by_moments(rows: Tensor, center: bool, shares: Tensor) -> Tensor:
+    """Centring, and so much of whitening in each round, as `core.moments` has them; [R, T, 1 + n, d]."""
+    off = rows - rows.mean(-2, keepdim=True) if center else rows
+    directions = F.normalize(off, dim=-1)
+    gram = off.mT @ off
+    step = shares[:, None, None] / (3 * _largest_eigenvalue(gram)[..., None, None])
+    return F.normalize(directions - step * (directions @ gram), dim=-1)
 
 
 @torch.no_grad()
