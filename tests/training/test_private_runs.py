@@ -251,6 +251,12 @@ def test_methods_of_which_no_epsilon_holds_are_refused(method: str, reason: str,
     assert not (tmp_path / "run").exists()
 
 
+def test_private_rows_told_without_noise_are_refused(tmp_path: Path) -> None:
+    private = config("method=fedaws", "privacy.rows=private", "spread.regularizer=moments")
+    assert "moves a client's row by the others' rows" in refusal(lambda: trained(private, tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("method", ["fixed", "positive-only"])
 def test_methods_without_spreading_may_be_private(method: str) -> None:
     assert trained(Config().override([*PLAIN, f"method={method}"])).facts.privacy.releases == 2

@@ -135,7 +135,7 @@ def _expected(cfg: Config, people: int) -> int:
 def _check_promise(cfg: Config, method: Method, people: int) -> None:
     """Refuse methods with which no ε holds."""
     name = f"method={method.name}"
-    if method.spread:
+    if method.spread or method.own_spread:
         raise FedawsError(
             f"{name} moves a client's row by the others' rows, without noise, and so θ too: no ε holds; "
             "set method=fixed-spread or positive-only"
