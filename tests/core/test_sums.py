@@ -148,10 +148,10 @@ def test_after_any_cohorts_the_server_has_the_sum_over_everybody_it_heard() -> N
     rng = torch.Generator().manual_seed(0)
     spread, rows = make_sum_spread(small(*PRIVATE)), moments_start(40, 4)
     memory, last = nothing_heard(spread, rows, 40), dict[int, torch.Tensor]()
-    for turn in range(30):
+    for _ in range(30):
         cohort = torch.randperm(40, generator=rng)[:3].sort().values
         new = F.normalize(rows[cohort] + 0.1 * torch.randn(3, 4, generator=rng), dim=1)
-        memory = hear(memory, changes_told(spread, new, rows[cohort], memory[HEARD][cohort]), cohort, turn + 1)
+        memory = hear(memory, changes_told(spread, new, rows[cohort], memory[HEARD][cohort]), cohort)
         rows[cohort] = new
         last |= {int(i): rows[i] for i in cohort}
     expected = sum(torch.outer(row, row) for row in last.values())
@@ -175,9 +175,9 @@ def test_an_unknown_row_tells_what_random_rows_tell_in_the_mean() -> None:
 
 
 def test_a_round_in_which_nobody_answers_forgets_nothing() -> None:
-    memory = {HEARD: torch.tensor([3, 0]), "first": torch.ones(1)}
-    after = hear(memory, {}, torch.empty(0, dtype=torch.int64), 4)
-    assert after[HEARD].tolist() == [3, 0]
+    memory = {HEARD: torch.tensor([True, False]), "first": torch.ones(1)}
+    after = hear(memory, {}, torch.empty(0, dtype=torch.int64))
+    assert after[HEARD].tolist() == [True, False]
 
 
 def test_a_row_that_was_away_takes_one_step_by_the_newest_means() -> None:
@@ -202,7 +202,7 @@ def test_settling_twice_is_settling_once() -> None:
 
 def everybody_heard(method: Method, W: torch.Tensor) -> Memory:
     assert method.own_spread is not None
-    return hear(nothing_heard(method.own_spread, W, len(W)), method.own_spread.tell(W), torch.arange(len(W)), 1)
+    return hear(nothing_heard(method.own_spread, W, len(W)), method.own_spread.tell(W), torch.arange(len(W)))
 
 
 def test_with_cohorts_private_rows_come_as_far_as_rows_in_the_clear() -> None:

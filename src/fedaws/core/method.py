@@ -140,11 +140,6 @@ class Method:
             raise FedawsError(f"method {self.name!r} has a {type(self.loss).__name__} as its loss; wanted a function")
 
     @property
-    def sends_row(self) -> bool:
-        """Whether a client sends the row that it has trained to the server."""
-        return self.rows == "own"
-
-    @property
     def trains_own_row(self) -> bool:
         """Whether a client moves the row that it has."""
         return self.rows in ("own", "private")

@@ -22,7 +22,7 @@ from fedaws.errors import FedawsError
 from fedaws.types import Memory, Params
 
 HEARD = "heard"
-"""In the server's memory, beside the sums: how many rounds were done when each client was last counted; 0: never."""
+"""In the server's memory, beside the sums: which clients are in them, [N]."""
 
 
 def make_sum_spread(cfg: Config) -> SumSpread:
@@ -57,13 +57,13 @@ def unknown_moments(dim: int) -> Params:
 def nothing_heard(spread: SumSpread, W: Tensor, clients: int) -> Memory:
     """The server's memory before the first round."""
     sums = {name: torch.zeros_like(total, dtype=torch.float64) for name, total in spread.tell(W[:1]).items()}
-    return {HEARD: torch.zeros(clients, dtype=torch.int64, device=W.device), **sums}
+    return {HEARD: torch.zeros(clients, dtype=torch.bool, device=W.device), **sums}
 
 
-def hear(memory: Memory, changes: Params, cohort: Tensor, rounds: int) -> Memory:
-    """The server's memory after so many rounds: the changes added, the cohort marked as heard."""
+def hear(memory: Memory, changes: Params, cohort: Tensor) -> Memory:
+    """The server's memory after a round: the changes added, the cohort marked as heard."""
     heard = memory[HEARD].clone()
-    heard[cohort] = rounds
+    heard[cohort] = True
     return {HEARD: heard, **{name: memory[name] + change for name, change in changes.items()}}
 
 
@@ -73,12 +73,12 @@ def means_of(spread: SumSpread, memory: Memory, W: Tensor) -> Params:
     .. math:: \frac1N \Big(\sum_{i\ \text{heard}} \phi(w_i) + (N - n)\, \mathbb E\, \phi\Big)
     """
     clients = len(memory[HEARD])
-    missing = clients - int((memory[HEARD] > 0).sum())
+    missing = clients - int(memory[HEARD].sum())
     unknown = {name: one.to(W.device) for name, one in spread.unknown(W.shape[1]).items()}
     return {name: ((memory[name] + missing * one) / clients).to(W.dtype) for name, one in unknown.items()}
 
 
 def changes_told(spread: SumSpread, rows: Tensor, before: Tensor, heard: Tensor) -> Params:
     """By how much what these clients tell has changed: all of it for those who were not heard before; added up."""
-    told = spread.tell(before[heard > 0])
+    told = spread.tell(before[heard])
     return {name: total - told[name] for name, total in spread.tell(rows).items()}

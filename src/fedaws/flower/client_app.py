@@ -18,18 +18,16 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from fedaws.core.method import Method, SumSpread  # noqa: E402
+from fedaws.core.method import Method  # noqa: E402
 from fedaws.core.methods import method_of  # noqa: E402
 from fedaws.data.federated import FederatedData, as_features  # noqa: E402
 from fedaws.data.sources.npz import read_npz  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
 from fedaws.flower import wire  # noqa: E402
 from fedaws.models.build import build_encoder, evaluating, trainable  # noqa: E402
-from fedaws.privacy.row_keeper import RowKeeper  # noqa: E402
-from fedaws.runners.at_home import at_home  # noqa: E402
 from fedaws.runners.serial import serial  # noqa: E402
 from fedaws.runners.sums import ask_sums  # noqa: E402
-from fedaws.types import Broadcast, Params, Update  # noqa: E402
+from fedaws.types import Broadcast, Params  # noqa: E402
 
 if TYPE_CHECKING:
     from fedaws.flower.settings import Dense, Settings
@@ -114,44 +112,21 @@ def _answered(
     with evaluating(encoder):
         method = method or method_of(asked.config)
         run_clients = serial(asked.config, method, _one_client(x, asked.client), encoder)
-        if method.own_spread is None:
-            assert asked.row is not None
-            sent = Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num)
-        else:
-            run_clients = at_home(run_clients, asked.config.train, method.own_spread)
-            sent = _from_home(asked, method.own_spread, theta, peers)
-        (update,) = run_clients(sent)
+        (update,) = run_clients(Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num))
     compute = time.perf_counter() - started
     told = len(x), float(update.loss), _startup(compute), compute
     if peers is not None:
-        if method.own_spread is not None:  # kept before anybody is told of it
-            RowKeeper(peers.parent).keep(asked.heard, asked.round_num + 1, update.W[0])
-        return Message(_hidden(message.content, asked, theta, method, update, told, peers), reply_to=message)
+        row = update.W[0] if method.trains_own_row else None
+        return Message(_hidden(message.content, asked, theta, update.delta, row, told, peers), reply_to=message)
     return Message(wire.reply(asked, update.delta, update.W[0], *told), reply_to=message)
-
-
-def _from_home(asked: wire.Order, spread: SumSpread, theta: Params, peers: Path | None) -> Broadcast:
-    """What a node that keeps its row trains on: the row as the server last counted it, and the means of all."""
-    if peers is None:
-        raise FedawsError("this node keeps its row, and tells of it inside secure sums alone; set privacy.secure_sums")
-    dim = asked.config.model.embedding_dim
-    if asked.means is None:
-        raise FedawsError("the server's message has no means of the rows; is it of another version?")
-    try:
-        means = wire.unpack(asked.means, spread.unknown(dim))
-    except wire.Rejected as error:
-        raise FedawsError(f"the server's means of the rows are not for this node: {error}") from None
-    row = RowKeeper(peers.parent).counted(asked.heard, dim)
-    heard = torch.tensor([asked.heard])
-    return Broadcast(torch.tensor([0]), theta, row[None], asked.round_num, means=means, heard=heard)
 
 
 def _hidden(
     content: RecordDict,
     asked: wire.Order,
     theta: Params,
-    method: Method,
-    update: Update,
+    delta: Params,
+    row: Tensor | None,
     told: tuple[int, float, float, float],
     peers: Path,
 ) -> RecordDict:
@@ -161,10 +136,9 @@ def _hidden(
 
     keeper = SumKeeper(peers)
     record, limits = secure.read_sum(content)
-    layout = secure.layout_of(theta, limits, secure.row_entries(method, asked.config.model.embedding_dim))
+    layout = secure.layout_of(theta, limits)
     about = secure.about_sum(content, record, layout)
-    part = secure.Part(update.delta, *told, extra=secure.row_parts(update.sums or {}))
-    row = update.W[0] if method.sends_row else None
+    part = secure.Part(delta, *told, extra={})
     numbers = secure.encoded(part, layout, asked.config, limits, len(about.cohort))
     return secure.masked_reply(asked, keeper.mask(numbers, about), about, row)
 

@@ -31,7 +31,6 @@ from fedaws.types import Params
 OPEN: Final = f"{MessageType.QUERY}.open"
 """The type of the second trip's question."""
 _THETA: Final = "theta/"
-_ROWS: Final = "rows/"
 _WEIGHT, _LOSS, _STARTUP, _COMPUTE = "weight", "loss", "startup-seconds", "compute-seconds"
 _BOUNDS: Final = {_WEIGHT: 1.0, _LOSS: 100.0, _STARTUP: 3600.0, _COMPUTE: 3600.0}
 _SUM: Final = frozenset({"federation", "number", "cohort", "threshold", "double", "clip-norm", "max-examples"})
@@ -169,33 +168,10 @@ def read_sum(content: RecordDict) -> tuple[ConfigRecord, Limits]:
 def about_sum(content: RecordDict, record: ConfigRecord, layout: Layout) -> Round:
     """What all nodes must have alike: the record, and a digest of θ, the settings and the vector's parts."""
     values: dict[str, Any] = dict(record)
-    sent = [content.array_records[name] for name in ("arrays", "means") if name in content.array_records]
-    told = [
-        *(piece for arrays in sent for piece in _told(arrays)),
-        *_items(content.config_records["config"]),
-        *_items(record),
-    ]
+    told = [*_told(content.array_records["arrays"]), *_items(content.config_records["config"]), *_items(record)]
     digest = joint_digest([*told, repr(list(layout)).encode()])
     cohort = tuple(_list(values["cohort"]))
     return Round(values["federation"], values["number"], cohort, values["threshold"], values["double"], digest)
-
-
-def row_entries(method: Method, dim: int) -> list[Entry]:
-    """What private rows add to the vector: the changes of what each tells, whose numbers are at most 2."""
-    if method.own_spread is None:
-        return []
-    return [Entry(_ROWS + name, tuple(t.shape), 2.0) for name, t in method.own_spread.unknown(dim).items()]
-
-
-def row_parts(changes: Params) -> Params:
-    """The same numbers of one node, by their names in the vector."""
-    return {_ROWS + name: change for name, change in changes.items()}
-
-
-def row_sums(mean: "Mean") -> Params | None:
-    """The changes added up over those that answered; None if there are none."""
-    sums = {name.removeprefix(_ROWS): t * mean.weight for name, t in mean.extra.items() if name.startswith(_ROWS)}
-    return sums or None
 
 
 def _told(arrays: ArrayRecord) -> Iterable[bytes]:

@@ -98,7 +98,7 @@ def main(grid: Grid, context: Context) -> None:
             model_of=lambda state: Model(
                 encoder, state.averaged, state.W, cfg.model.normalize, state.bias, cfg.model.crowding
             ),
-            test_of=lambda state: None if strategy.method.own_spread else _known_test(test, state),
+            test_of=lambda state: _known_test(test, state),
             checkpoint_every=1,  # a round is dear here
             history=history,
         )

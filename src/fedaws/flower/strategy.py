@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +26,7 @@ from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of, named_after
 from fedaws.core.newcomers import fresh_row
-from fedaws.core.start import mean_rows, random_rows, secret_rows, start_state
-from fedaws.core.sums import HEARD, means_of
+from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
 from fedaws.flower.federation import Federation, Member, from_classes
@@ -118,15 +118,10 @@ class FedAwS(Strategy):
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
         # Over Flower the server knows no facts of classes.
         self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
-        if self.method.rows in ("all", "secret"):
+        if self.method.rows in ("all", "private", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
             )
-        if self.method.own_spread and not self.config.privacy.secure_sums:
-            raise FedawsError("privacy.rows=private needs sums that show no single node; set privacy.secure_sums=true")
-        members = self.federation.members
-        if self.method.own_spread and len({m.class_id for m in members}) < len(members):
-            raise FedawsError("privacy.rows=private needs a class of its own for each node; some have the same")
         if self.method.classes_per_client > 1:
             raise FedawsError(
                 f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
@@ -156,7 +151,7 @@ class FedAwS(Strategy):
         _LOG.info("\t└──> Replies: a change of θ is cut at norm %g", self.mail.limits.clip_norm)
         if self.config.privacy.secure_sums:
             rows = "; a node's row is a template of its class, and is sent in the clear"
-            _LOG.info("Secure sums of at least %d nodes%s", self._least, rows if self.method.sends_row else "")
+            _LOG.info("Secure sums of at least %d nodes%s", self._least, rows if self.method.trains_own_row else "")
         if self.trust_claims:
             _LOG.warning("INSECURE: nodes are believed which client they are; anyone can ask for any class embedding")
 
@@ -240,12 +235,10 @@ class FedAwS(Strategy):
         messages = []
         self.mail.open_round()
         members = [self.federation.members[client] for client in cohort.tolist()]
-        means = self._means(state)
-        more = self._begin_sum(grid, arrays, shared, state, members, means) if self.config.privacy.secure_sums else {}
+        more = self._begin_sum(grid, arrays, shared, state, members) if self.config.privacy.secure_sums else {}
         for member, row in zip(members, sent.W, strict=True):
             client = member.client
-            own_part = int(state.spread[HEARD][client]) if means else row
-            content = wire.order(arrays, shared, client, member.class_id, own_part, **means, **more)
+            content = wire.order(arrays, shared, client, member.class_id, row, **more)
             messages.append(self.mail.order(member, node_of[client], MessageType.TRAIN, content))
         self.state = state
         return messages
@@ -297,26 +290,15 @@ class FedAwS(Strategy):
 
     # --- secure sums ------------------------------------------------------------------------------------------------
 
-    def _means(self, state: ServerState) -> dict[str, ArrayRecord]:
-        """What nodes that keep their rows are sent in place of them: the same for all."""
-        spread = self.method.own_spread
-        return {} if spread is None else {"means": wire.pack(means_of(spread, state.spread, state.W))}
-
     def _begin_sum(
-        self,
-        grid: Grid,
-        arrays: ArrayRecord,
-        shared: ConfigRecord,
-        state: ServerState,
-        members: list[Member],
-        means: Mapping[str, ArrayRecord],
+        self, grid: Grid, arrays: ArrayRecord, shared: ConfigRecord, state: ServerState, members: list[Member]
     ) -> dict[str, ConfigRecord]:
         """Number the round's sum; the record that tells the nodes of it."""
         number = secure.new_number(0 if self._sum is None else self._sum.about.number)
         limits, names = self.mail.limits, [member.name for member in members]
         record = secure.sum_record(self.federation.sums or "", number, names, self.config.privacy, limits)
-        layout = secure.layout_of(state.theta, limits, secure.row_entries(self.method, state.W.shape[1]))
-        content = RecordDict({"arrays": arrays, "config": shared, **means})
+        layout = secure.layout_of(state.theta, limits)
+        content = RecordDict({"arrays": arrays, "config": shared})
         self._sum = _Sum(grid, secure.about_sum(content, record, layout), layout)
         return {"sum": record}
 
@@ -329,7 +311,7 @@ class FedAwS(Strategy):
         """One update of all that answered, from the sum of theirs; None, and nothing learnt, if they are too few."""
         assert self._sum is not None
         about, layout, limits = self._sum.about, self._sum.layout, self.mail.limits
-        with_row, number = self.method.sends_row, state.round_num + 1
+        with_row, number = self.method.trains_own_row, state.round_num + 1
         good = self.mail.good(
             replies,
             lambda content, member: secure.read_masked(content, self._expected(state, member), about, layout, with_row),
@@ -355,7 +337,7 @@ class FedAwS(Strategy):
         rows = [good[client].row for client in sorted(good)]
         W = torch.stack([row for row in rows if row is not None]) if with_row else state.W[state.classes(cohort)]
         weights, losses = torch.full((len(good),), mean.weight / len(good)), torch.full((len(good),), mean.loss)
-        return [Update(cohort, mean.delta, W, weights, losses, sums=secure.row_sums(mean))]
+        return [Update(cohort, mean.delta, W, weights, losses)]
 
     def _opened(self, good: Mapping[int, secure.MaskedReply], survivors: list[str]) -> dict[str, dict[str, bytes]]:
         """The second trip: what the nodes whose vectors arrived open of each other's shares, by their names."""
@@ -443,16 +425,14 @@ class FedAwS(Strategy):
         """A row far from the others for every class that is first seen after the first round, or has none."""
         late = set() if self.joined is None else classes - self.joined
         self.joined = (self.joined or set()) | classes
-        class_of = torch.tensor([member.class_id for member in self.federation.members])
         W = state.W
-        if self.method.own_spread:  # their rows are their own affair
-            return _with_room(state, class_of)
         late |= set(range(len(W), max(classes, default=-1) + 1))  # rows have no gaps
         for class_id in sorted(late):
             rng = torch.Generator().manual_seed(hash64(self.config.seed, "newcomer", class_id))
             before, after = W[:class_id], W[class_id + 1 :]
             W = torch.cat([before, fresh_row(torch.cat([before, after]), rng)[None], after])
             _LOG.info("class %d joins in round %d, with a row away from the others", class_id, state.round_num + 1)
+        class_of = torch.tensor([member.class_id for member in self.federation.members])
         if len(W) > len(state.W):  # memories of one entry a class are begun anew
             state = replace(state, spread={}, weighting={})
         return replace(state, W=W, class_of=class_of)
@@ -530,15 +510,6 @@ class FedAwS(Strategy):
             self._claims[message.metadata.src_node_id] = cast(int, claim) if is_client else None
 
 
-def _with_room(state: ServerState, class_of: Tensor) -> ServerState:
-    """The state of private rows with a place for every member, of whom some may have come since."""
-    classes, members = int(class_of.max()) + 1, len(class_of)
-    W = F.pad(state.W, (0, 0, 0, max(0, classes - len(state.W))))
-    heard = state.spread[HEARD]
-    spread = state.spread | {HEARD: F.pad(heard, (0, members - len(heard)))}
-    return replace(state, W=W, class_of=class_of, spread=spread)
-
-
 class _Sum(NamedTuple):
     """A secure sum that is being made."""
 
@@ -556,9 +527,12 @@ def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:
     >>> first_rows(Config(), 3, secret=True).norm(dim=1).allclose(torch.ones(3))
     True
     """
-    if cfg.privacy.rows == "private":  # each node has its own, and the server none
-        return torch.zeros(num_classes, cfg.model.embedding_dim)
-    return secret_rows(num_classes, cfg.model.embedding_dim) if secret else random_rows(cfg, num_classes)
+    if not secret:
+        return random_rows(cfg, num_classes)
+    shape = num_classes, cfg.model.embedding_dim
+    bits = torch.frombuffer(bytearray(os.urandom(4 * math.prod(shape))), dtype=torch.int32).view(shape)
+    # Uniform on (−1, 1), then normal: not by torch's generator, whose 32 bits of state can be tried out from one row.
+    return F.normalize(((bits.double() + 0.5) / 2**31).erfinv(), dim=1).float()
 
 
 def _trusted(arrays: ArrayRecord) -> Params:

@@ -3,8 +3,6 @@
 A node is sent three records: `arrays` (θ, the same for all, so Flower uploads it once a round), `config` (the round and
 the run's settings, the same for all) and `own` (its client number, its class, its row w_i). It answers with `arrays`
 (θ_i − θ), `own` (the numbers again, and the new row) and `metrics`. Rows travel as little-endian float32 bytes.
-
-Private rows do not travel: a node is sent `means`, the same for all, and in `own` in which round it was last counted.
 """
 
 import io
@@ -19,7 +17,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedaws.config import Config, DataConfig, ModelConfig, PrivacyConfig, SpreadConfig, TrainConfig, from_toml
+from fedaws.config import Config, DataConfig, ModelConfig, TrainConfig, from_toml
 from fedaws.errors import FedawsError
 from fedaws.types import Params, Sums
 
@@ -47,10 +45,8 @@ class Order:
     round_num: int  # 0 for the first
     client: int
     class_id: int
-    row: Tensor | None  # [d]; None: it has its own
+    row: Tensor  # [d]
     arrays: ArrayRecord  # θ, unread until the shapes are known
-    means: ArrayRecord | None = None  # of what all private rows tell
-    heard: int = 0  # how many rounds were done when this node was last counted
 
 
 @dataclass(frozen=True)
@@ -112,18 +108,14 @@ class Reply:
 def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None = None) -> ConfigRecord:
     """The record that all nodes of a round are sent alike, with what they need to know of the run and no more.
 
-    Where the server has its data is no business of theirs, nor how it pushes rows apart, unless they do so themselves.
+    Where the server has its data is no business of theirs, nor how it pushes the rows apart.
     """
-    private = cfg.privacy.rows == "private"
-    spread = SpreadConfig(regularizer=cfg.spread.regularizer, whitening=cfg.spread.whitening)
     run = Config(
         seed=cfg.seed,
         method=cfg.method,
         data=DataConfig(augment=cfg.data.augment),
         model=ModelConfig(**cfg.model.model_dump() | {"start": None}),
         clients=cfg.clients,
-        spread=spread if private else SpreadConfig(),
-        privacy=PrivacyConfig(rows=cfg.privacy.rows),
         train=TrainConfig(**cfg.train.model_dump() | {"device": "auto"}),
         options=cfg.options,
     )
@@ -131,29 +123,16 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
 
 
 def order(
-    arrays: ArrayRecord,
-    config: ConfigRecord,
-    client: int,
-    class_id: int,
-    own_part: Tensor | int,
-    **shared: ConfigRecord | ArrayRecord,
+    arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, row: Tensor, **shared: ConfigRecord
 ) -> RecordDict:
-    """What one node is sent: a RecordDict of its own around the shared records.
-
-    `own_part` is its row, or, where it keeps that itself, how many rounds were done when it was last counted.
-    """
-    part = {"heard": own_part} if isinstance(own_part, int) else {"row": row_bytes(own_part)}
-    own = ConfigRecord({"client-id": client, "class-id": class_id, **part})
+    """What one node is sent: a RecordDict of its own around the shared records."""
+    own = ConfigRecord({"client-id": client, "class-id": class_id, "row": row_bytes(row)})
     return RecordDict({"arrays": arrays, "config": config, "own": own, **shared})
 
 
 def read_order(content: RecordDict) -> Order:
     """The same, on the node."""
     cfg, round_num, client, class_id, arrays, own = _read_head(content)
-    if cfg.privacy.rows == "private":
-        return Order(
-            cfg, round_num - 1, client, class_id, None, arrays, content.array_records.get("means"), _heard(own)
-        )
     row = own.get("row")
     if not isinstance(row, bytes) or len(row) % _ROW.itemsize:
         raise FedawsError("the server's message has no row, or one of the wrong type")
@@ -194,12 +173,6 @@ def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**31:
         raise FedawsError(f"the server's message has the number {value!r:.40}; wanted 0 … 2³¹ − 1")
     return value
-
-
-def _heard(own: ConfigRecord) -> int:
-    if "row" in own or "heard" not in own:
-        raise FedawsError("the server's message has a row where this node keeps its own; is it of another version?")
-    return _number(own["heard"])
 
 
 def _row(data: bytes) -> Tensor:
