@@ -704,6 +704,7 @@ def _check_privacy(cfg: Config) -> None:
             cfg.train.last_step != "none",
             "it sends sums without noise: set it to none",
         ),
+        "defence.clip=median": (cfg.defence.clip == "median", "one client moves everybody's length: set it to none"),
         "model.start_rows=means": (cfg.model.start_rows == "means", "it sends means without noise: set it to random"),
     }
     for setting, (is_wrong, fix) in wrong.items():

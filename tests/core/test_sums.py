@@ -240,3 +240,38 @@ def test_a_method_of_private_rows_says_how_they_spread() -> None:
     with pytest.raises(FedawsError, match="own_spread"):
         replace(method_of(small(*PRIVATE)), own_spread=None)
     assert isinstance(method_of(small(*PRIVATE)), Method)
+
+
+# --- what sums tell ---------------------------------------------------------------------------------------------------
+
+
+def test_two_cohorts_that_share_one_client_give_its_row() -> None:
+    """Not a promise but a leak, kept here so that nobody forgets it."""
+    rng = torch.Generator().manual_seed(0)
+    spread = make_sum_spread(small(*PRIVATE))
+    old = F.normalize(torch.randn(7, 64, generator=rng, dtype=torch.float64), dim=1)
+    new = F.normalize(old + 0.1 * torch.randn(7, 64, generator=rng, dtype=torch.float64), dim=1)
+    told = new[0]
+    again = F.normalize(told + 0.1 * torch.randn(64, generator=rng, dtype=torch.float64), dim=0)
+    first = spread.tell(new[:4])["second"] - spread.tell(old[:4])["second"]
+    later = (
+        spread.tell(torch.cat([again[None], new[4:]]))["second"]
+        - spread.tell(torch.cat([told[None], old[4:]]))["second"]
+    )
+    spans = [torch.linalg.svd(change).U[:, :8] for change in (first, later)]
+    meeting = torch.linalg.svd(spans[0].T @ spans[1])
+    found = spans[0] @ meeting.U[:, 0]
+    assert float(meeting.S[0]) == pytest.approx(1)
+    assert abs(float(found @ told)) > 0.999
+
+
+def test_the_row_of_a_sole_newcomer_stands_in_the_sum() -> None:
+    """The same."""
+    rng = torch.Generator().manual_seed(0)
+    spread = make_sum_spread(small(*PRIVATE))
+    old = F.normalize(torch.randn(32, 64, generator=rng), dim=1)
+    new = F.normalize(old + 0.02 * torch.randn(32, 64, generator=rng), dim=1)
+    heard = torch.arange(32) > 0
+    second = changes_told(spread, new, old, heard)["second"]
+    found = torch.linalg.eigh(second).eigenvectors[:, -1]
+    assert abs(float(found @ new[0])) > 0.95

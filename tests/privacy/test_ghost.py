@@ -214,3 +214,20 @@ def test_linear_layers_and_bags_are_clipped_together() -> None:
 def test_pooled_by_name_refuses_what_it_cannot_clip() -> None:
     with pytest.raises(FedawsError, match="clips linear layers and embedding tables only"):
         choose(config("privacy.clip=1", "train.runner=pooled"), nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
+
+
+class TimeFirst(nn.Module):
+    """A linear layer whose input has time before the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x.transpose(0, 1)).sum(0)
+        return out
+
+
+def test_a_layer_that_does_not_have_the_batch_first_is_not_ghosted() -> None:
+    x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    assert not can_ghost(TimeFirst(), x)

@@ -143,7 +143,7 @@ def test_factors_are_one_below_the_limit_and_make_it_above() -> None:
 
 def nothing(theta: Params) -> Aggregate:
     nobody = torch.empty(0, dtype=torch.int64)
-    return Aggregate({}, nobody, torch.empty(0, 2), 0.0, None, torch.empty(0), nobody)
+    return Aggregate({}, nobody, torch.empty(0, 2), 0.0, None, torch.empty(0), nobody, {})
 
 
 @pytest.mark.parametrize("uniform", [from_the_system, from_generator(rng())], ids=["system", "generator"])

@@ -224,6 +224,7 @@ def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> No
         (["train.enroll=0.5"], "train.enroll=0.5"),
         (["train.last_step=ridge"], "train.last_step=ridge"),
         (["model.start_rows=means"], "model.start_rows=means"),
+        (["defence.clip=median"], "defence.clip=median"),
         (["privacy.epsilon=2"], "set one of them to none"),
         (["privacy.clip=none"], "set privacy.clip"),
         (["privacy.noise=none", "privacy.delta=1e-5"], "privacy.delta has no effect without noise"),
@@ -255,6 +256,13 @@ def test_private_rows_told_without_noise_are_refused(tmp_path: Path) -> None:
     private = Config().override([*PLAIN, "privacy.rows=private", "spread.regularizer=moments"])
     assert "moves a client's row by the others' rows" in refusal(lambda: trained(private, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_that_clients_of_a_class_share_are_refused(tmp_path: Path) -> None:
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    shared = from_arrays(x, torch.arange(12) % 3, clients_per_class=2, x_test=x, y_test=torch.arange(12) % 3)
+    cfg = Config().override([*PLAIN, "method=positive-only"])
+    assert "averages the rows of the clients of a class" in refusal(lambda: fedaws.train(shared, config=cfg))
 
 
 @pytest.mark.parametrize("method", ["fixed", "positive-only"])

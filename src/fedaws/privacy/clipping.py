@@ -22,7 +22,9 @@ def clipped(delta: Params, most: float) -> Params:
     >>> clipped({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
     {'a': tensor([0.6000]), 'b': tensor([0.8000])}
     """
-    values = [change._values() if change.is_sparse else change for change in delta.values()]
+    if any(change.is_sparse and not change.is_coalesced() for change in delta.values()):  # a row may stand there twice
+        delta = {name: change.coalesce() if change.is_sparse else change for name, change in delta.items()}
+    values = [change.values() if change.is_sparse else change for change in delta.values()]
     norm = torch.stack([torch.linalg.vector_norm(value) for value in values]).square().sum().sqrt()
     factor = float(clip_factors(norm, most))
     return delta if factor == 1 else {name: _scaled(change, factor) for name, change in delta.items()}

@@ -120,7 +120,13 @@ def _check_clipping(cfg: Config, method: Method, data: FederatedData, encoder: n
     one_step = cfg.clients.local_steps == 1 and cfg.clients.optimizer == "sgd"
     if one_step and cfg.train.runner == "auto" and not can_ghost(encoder, as_input(data.x[:2])):
         warn("privacy.clip: the encoder has more than linear layers, so every client has a backward pass of its own")
-    if cfg.privacy.noisy and data.num_classes < len(data.available):
+    shared = len(data.class_of[data.available].unique()) < len(data.available)
+    if cfg.privacy.noisy and shared and method.trains_own_row:
+        raise FedawsError(
+            f"method={method.name} averages the rows of the clients of a class without noise, and θ follows: no ε "
+            "holds; give each client a class of its own, or set method=fixed-spread"
+        )
+    if cfg.privacy.noisy and shared:
         warn("several clients have one class: ε holds for one client, not for a person who is several of them")
 
 
