@@ -3,8 +3,8 @@ r"""Rows that stay at home: a client keeps its own row w_i, and spreads it by su
 A client in a round takes the step that its row is owed, trains it, keeps it, and tells the server of it only inside a
 sum over the cohort: :math:`\sum_i \phi(w_i) - \phi(w_i^{told})`, by how much what it tells has changed since it was
 last heard. The server adds these up, so that it has :math:`\sum_i \phi(w_i)` over everybody heard so far, and sends the
-mean, the same to everybody, with the next θ. Nobody, not even the server, ever has a row that is not its own
-(docs/private-rows.md).
+mean, the same to everybody, with the next θ. No row is sent; what the sums tell of single rows is in
+docs/private-rows.md, and for cohorts that vary it is much.
 
 With everybody in every round these are the numbers of the same spreading with rows in the clear. With cohorts a row
 that was away takes one step by the newest means when its client is back.
