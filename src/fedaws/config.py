@@ -135,7 +135,7 @@ class ModelConfig(_Told):
     norm: NormName = "weight"
     """`resnet`: what stands in for BatchNorm (docs/results/recipe.md)."""
     normalize: bool = True
-    """Unit g(x) and unit rows of W, as in all of the paper's experiments."""
+    """Unit g(x), as in all of the paper's experiments; if not, clients take ‖g − w‖² in place of the hinge."""
     start: Place | None = None
     """A run folder or a `.safetensors` file with weights to start from, instead of random ones."""
     start_rows: Literal["random", "means"] = "random"

@@ -169,12 +169,6 @@ def test_a_round_without_any_answer_goes_by_under_every_regulariser(regularizer:
     torch.testing.assert_close(after.W.norm(dim=1), torch.ones(4))
 
 
-def test_rows_that_left_for_infinity_are_handed_on_for_the_caller_to_see() -> None:
-    state, cfg = make_state(), config("fedaws", model=ModelConfig(embedding_dim=3, normalize=False))
-    after = finish_round(state, [update_of(1, 0.5, torch.full((3,), 1e30))], cfg, rng())
-    assert after.W[1].tolist() == pytest.approx([1e30] * 3)
-
-
 class WithParameterW(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -305,9 +299,8 @@ def test_unnormalised_embeddings_train_too() -> None:
     data, encoder = make_data(), make_encoder()
     cfg = config("fedaws", model=ModelConfig(embedding_dim=4, normalize=False), clients=ClientsConfig(lr=0.05))
     after = run(start(data, encoder), data, encoder, cfg, 50)
-    assert after.W.isfinite().all()
-    assert not torch.allclose(after.W.norm(dim=1), torch.ones(5), atol=1e-3)
-    assert after.loss < run(start(data, encoder), data, encoder, cfg, 1).loss
+    torch.testing.assert_close(after.W.norm(dim=1), torch.ones(5))
+    assert after.loss < 0.8 * run(start(data, encoder), data, encoder, cfg, 1).loss
 
 
 @pytest.mark.parametrize("method", ["softmax", "contrastive", "triplet", "fedavg"])

@@ -74,11 +74,6 @@ def test_no_guard_leaves_the_method_as_it_was() -> None:
     assert method_of(fixed.override(["defence.apart=0.5"])).spread is None
 
 
-def test_guards_need_unit_rows() -> None:
-    cfg = Config().override(["defence.apart=0.5", "model.normalize=false"])
-    assert "unit rows" in refusal(lambda: method_of(cfg))
-
-
 def test_a_guarded_run_resumes_to_the_same_bits(tiny: Config, tmp_path: object) -> None:
     from pathlib import Path
 

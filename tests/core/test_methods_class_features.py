@@ -66,6 +66,7 @@ def settings(method: str) -> Config:
     tree = {
         "method": method,
         "model": {"embedding_dim": 16, "hidden": [32]},
+        "spread": {"margin": 0.9},
         "train": {"rounds": 300, "threads": 1, "evaluate_every": 300},
     }
     return Config.model_validate(tree)

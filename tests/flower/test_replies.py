@@ -25,7 +25,7 @@ from flower_trial import Trial
 from helpers import refusal
 
 THETA = {"a.weight": torch.zeros(3, 2), "a.bias": torch.zeros(3)}
-EXPECTED = Expected(4, 7, 2, THETA, row_size=5, unit_rows=True, limits=Limits(1.0, 100.0, 1000))
+EXPECTED = Expected(4, 7, 2, THETA, row_size=5, limits=Limits(1.0, 100.0, 1000))
 ROW = torch.tensor([0.0, 0.6, 0.0, 0.8, 0.0])
 
 

@@ -362,7 +362,7 @@ def good_reply() -> RecordDict:
 
 
 def read(content: RecordDict) -> secure.MaskedReply:
-    expected = Expected(3, 1, 2, THETA, 2, True, Limits())
+    expected = Expected(3, 1, 2, THETA, 2, Limits())
     return secure.read_masked(content, expected, ABOUT, LAYOUT, with_row=True)
 
 

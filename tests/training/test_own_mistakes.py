@@ -55,22 +55,6 @@ def test_a_function_that_gives_something_else_is_told(tiny: Config, method: Meth
     assert refusal(lambda: fedaws.train(config=cfg, method=method)).startswith(told)
 
 
-@pytest.mark.parametrize("setting", ["regularizer=nearest", "regularizer=moments", "center=true"])
-@pytest.mark.parametrize("method", ["fedaws", "agnostic", "family"])
-def test_spreading_without_a_minimum_needs_unit_rows_whatever_the_method(
-    tiny: Config, tmp_path: Path, method: str, setting: str
-) -> None:
-    cfg = tiny.override([f"method={method}", "model.normalize=false", f"spread.{setting}"])
-    told = refusal(lambda: fedaws.train(config=cfg, folder=tmp_path / "run"))
-    assert "needs unit rows" in told
-    assert "model.normalize=true" in told
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_method_that_does_not_spread_may_name_any_regularizer(tiny: Config) -> None:
-    fedaws.train(config=tiny.override(["method=fixed", "model.normalize=false", "spread.regularizer=nearest"]))
-
-
 def test_a_method_of_ones_own_reads_no_options(tiny: Config, tmp_path: Path) -> None:
     cfg = tiny.override(["options.step=3"])
     for action in (

@@ -46,8 +46,3 @@ def test_a_stopped_run_that_remembers_neighbours_ends_with_the_same_bits(tmp_pat
 
 def test_remembering_changes_what_is_pushed_apart() -> None:
     assert not fedaws.train(config=configured("spread.remember=true")).W.equal(fedaws.train(config=configured()).W)
-
-
-def test_remembering_needs_unit_rows() -> None:
-    with pytest.raises(fedaws.FedawsError, match="remember=True needs unit rows"):
-        fedaws.train(config=fedaws.Config().override(["spread.remember=true", "model.normalize=false"]))

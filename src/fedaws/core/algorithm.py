@@ -121,7 +121,7 @@ def finish_round_(
         state = _step_all_rows(state, total.shared, classes, cfg, method, factor)
     W = state.W
     if method.trains_own_row and len(total.classes):
-        W[total.classes] = F.normalize(total.rows, dim=1) if cfg.model.normalize else total.rows
+        W[total.classes] = F.normalize(total.rows, dim=1)
     if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
         when = When(state.round_num, factor * cfg.class_lr, factor)
         memory = state.spread or method.spread.init(W)

@@ -38,11 +38,6 @@ def guarded(method: Method, cfg: Config) -> Method:
             "defence.row_step, anchor and apart look at single rows, which privacy.rows=private shows to nobody; leave "
             "them out"
         )
-    if not cfg.model.normalize:
-        raise FedawsError(
-            f"defence.row_step={guard.row_step:g}, anchor={guard.anchor:g}, apart={guard.apart:g} are cosines and need "
-            "unit rows; set model.normalize=true"
-        )
 
     def init(W: Tensor) -> Memory:
         memory = {SENT: W.clone()} | ({ANCHORS: W.clone()} if guard.anchor else {})

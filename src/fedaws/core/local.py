@@ -135,7 +135,7 @@ def local_update(
         if shared or method.trains_own_row:
             only_step = shared and count == 1
             moved, row_memory = _descend(cfg, {"w": own}, {"w": row_gradient}, row_memory, row_lr, only_step)
-            own = F.normalize(moved["w"], dim=-1) if cfg.model.normalize and not shared else moved["w"]
+            own = moved["w"] if shared else F.normalize(moved["w"], dim=-1)
         total = total + loss
     delta = current if count == 1 else {k: v - theta[k] for k, v in current.items()}
     return delta, own - rows if shared and count > 1 else own, total / count

@@ -33,6 +33,20 @@ def positive_hinge(embeddings: Tensor, w: Tensor, margin: float = 0.9) -> Tensor
     return (margin - (embeddings * w).sum(-1)).clamp_min(0).square()
 
 
+def positive_distance(embeddings: Tensor, w: Tensor) -> Tensor:
+    r"""The positive part of the contrastive loss for embeddings of any length, [B].
+
+    .. math:: \ell(x) = \lVert g(x) - w \rVert^2
+
+    Where g may be long the hinge is content with g = 0.9 Σ_c w_c for every x, at which all classes tie
+    (docs/theory.md, 10).
+
+    >>> positive_distance(torch.tensor([[1.0, 0.0], [3.0, 1.0]]), torch.tensor([1.0, 0.0]))
+    tensor([0., 5.])
+    """
+    return (embeddings - w).square().sum(-1)
+
+
 def contrastive(
     embeddings: Tensor, labels: Tensor, W: Tensor, alpha: float = 1.0, beta: float = 1.0, margin: float = 1.0
 ) -> Tensor:

@@ -4,11 +4,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from fedaws.config import Config
+from fedaws.core import losses
 from fedaws.core.optimizers import Optimizer
 from fedaws.errors import FedawsError
 from fedaws.types import Memory, Params, Sums
@@ -143,3 +146,10 @@ class Method:
     def trains_own_row(self) -> bool:
         """Whether a client moves the row that it has."""
         return self.rows in ("own", "private")
+
+
+def positive_loss(cfg: Config) -> OwnLoss:
+    """The loss of an example and its own class alone: the paper's hinge; for g of any length the distance."""
+    if not cfg.model.normalize:
+        return losses.positive_distance
+    return partial(losses.positive_hinge, margin=cfg.clients.margin)

@@ -12,6 +12,7 @@ ever whole in memory. Why the bounded step never raises the regulariser is prove
 (ρ, σ, M) stand here.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -24,7 +25,6 @@ from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say
 from fedaws.core.mining import nearest_known_
 from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
 from fedaws.core.pairs import Pair, hinge, make_pair
-from fedaws.errors import FedawsError
 from fedaws.machine import blocks
 from fedaws.types import Memory
 
@@ -138,15 +138,7 @@ def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
 
 
 def make_spread(cfg: Config) -> Spread:
-    """The configured way of keeping the classes apart; refused where it has no minimum."""
-    chosen = cfg.spread
-    on_the_sphere = chosen.regularizer != "margin" or chosen.center or chosen.whiten or chosen.remember
-    if on_the_sphere and not cfg.model.normalize:
-        raise FedawsError(
-            f"spread.regularizer={chosen.regularizer}, center={chosen.center}, whiten={chosen.whiten}, "
-            f"remember={chosen.remember} "
-            "needs unit rows (it has no minimum without them); set model.normalize=true or regularizer=margin alone"
-        )
+    """The configured way of keeping the classes apart."""
 
     def init(W: Tensor) -> Memory:
         known = no_neighbors_yet(cfg.spread, W)
@@ -154,8 +146,7 @@ def make_spread(cfg: Config) -> Spread:
 
     def step(W: Tensor, classes: Tensor, when: When, rng: torch.Generator, memory: Memory) -> Memory:
         all_rows = due(cfg.spread.every, when.round_num, len(W), cfg.clients.per_round)
-        known, normalize = memory.get(NEIGHBORS), cfg.model.normalize
-        spread_(W, classes, cfg.spread, when.lr, rng, when.factor, normalize, all_rows, known)
+        spread_(W, classes, cfg.spread, when.lr, rng, when.factor, all_rows, memory.get(NEIGHBORS))
         return memory
 
     return Spread(step, init)
@@ -168,7 +159,6 @@ def spread_(
     lr: float,
     rng: torch.Generator,
     factor: float = 1.0,
-    normalize: bool = True,
     moments_due: bool = True,
     known: Tensor | None = None,
 ) -> Tensor:
@@ -184,7 +174,7 @@ def spread_(
             whiten = cfg.whiten or pair is None
             moments_(W, cfg.center or pair is None, factor * cfg.whitening if whiten else 0)
         if pair is not None and step > 0:
-            _pair_step_(W, cohort, cfg, pair, step, rng, factor, normalize, known)
+            _pair_step_(W, cohort, cfg, pair, step, rng, factor, known)
     return W
 
 
@@ -196,7 +186,6 @@ def _pair_step_(
     step: float,
     rng: torch.Generator,
     factor: float,
-    normalize: bool,
     known: Tensor | None,
 ) -> None:
     k = resolve_neighbors(cfg, len(W))
@@ -210,16 +199,16 @@ def _pair_step_(
         if cfg.bounded:
             bound = smoothness(float(slopes.max()), spectral_square(W), pair.curvature)
             step = min(step, factor / (2 * bound))
-        _apply_(W, W.sub(gradient, alpha=step), normalize)
+        to_sphere_(W, W.sub(gradient, alpha=step))
     elif len(cohort):
         candidates = sample_candidates(cfg, len(W), rng, W.device)
         neighbors = nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
         ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, pair)
         rows, steps = W[ids], torch.full_like(slopes, step)
         if cfg.bounded:
-            steps = steps.minimum(factor / (2 * mined_smoothness(rows, slopes, degrees, pair, normalize)))
+            steps = steps.minimum(factor / (2 * mined_smoothness(slopes, degrees, pair)))
         moved = rows - steps[:, None] * gradient
-        W.index_copy_(0, ids, _apply_(rows, moved, normalize))
+        W.index_copy_(0, ids, to_sphere_(rows, moved))
 
 
 def smoothness(slope: float, sigma_squared: float, curvature: float = 2.0) -> float:
@@ -235,21 +224,14 @@ def smoothness(slope: float, sigma_squared: float, curvature: float = 2.0) -> fl
     return slope + x
 
 
-def mined_smoothness(rows: Tensor, slopes: Tensor, degrees: Tensor, pair: Pair, normalize: bool) -> Tensor:
+def mined_smoothness(slopes: Tensor, degrees: Tensor, pair: Pair) -> Tensor:
     r"""M_c of the descent lemma over a fixed set of pairs, row by row: ρ_c + φ'' n_c; 2 n_c for eq. (6), 0 for (7)."""
-    if not pair.curvature:
-        return slopes
-    largest = 1.0 if normalize else 4 * float(rows.square().sum(1).max())
-    return slopes + pair.curvature * largest * degrees
+    return slopes + pair.curvature * degrees if pair.curvature else slopes
 
 
 def spectral_square(W: Tensor) -> float:
     """σ² = ‖W‖₂²."""
     return largest_eigenvalue(W @ W.T if len(W) < W.shape[1] else W.T @ W)
-
-
-def _apply_(rows: Tensor, moved: Tensor, normalize: bool) -> Tensor:
-    return to_sphere_(rows, moved) if normalize else rows.copy_(moved)
 
 
 # --- choices --------------------------------------------------------------------------------------------------------
@@ -288,14 +270,26 @@ def no_neighbors_yet(cfg: SpreadConfig, W: Tensor) -> Tensor | None:
 
 
 def reachable_margin(num_classes: int, dim: int) -> float:
-    """The largest ν at which eq. (6) can be zero: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), else at most 1.
+    r"""No ν above this lets eq. (6) be zero: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), 1 for C ≤ 2d.
 
-    Beyond C = 2d even 1 is not reached; how near it comes is not known in closed form.
+    Beyond it is 1 − s, with the least s of Levenshtein's bound (1979),
 
-    >>> reachable_margin(2, 8), reachable_margin(11, 8)
-    (2.0, 1.0)
+    .. math:: C \le \frac{d\,(1 - s)(2 + (d + 1)\,s)}{1 - d s^2}, \qquad s \le \frac{\sqrt{d + 3} - 1}{d + 2},
+
+    which is attained at C = 2d and by 16 points in five dimensions, and not in general.
+
+    >>> reachable_margin(2, 8), reachable_margin(11, 8), round(reachable_margin(16, 5), 6)
+    (2.0, 1.0, 0.8)
     """
-    return 1 + 1 / (num_classes - 1) if 1 < num_classes <= dim + 1 else 1.0
+    if num_classes <= dim + 1:
+        return 1 + 1 / max(1, num_classes - 1)
+    if num_classes <= 2 * dim:
+        return 1.0
+    low, high = 0.0, (math.sqrt(dim + 3) - 1) / (dim + 2)
+    for _ in range(60):  # the right-hand side rises with s
+        s = (low + high) / 2
+        low, high = (low, s) if dim * (1 - s) * (2 + (dim + 1) * s) >= num_classes * (1 - dim * s**2) else (s, high)
+    return 1 - low
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:

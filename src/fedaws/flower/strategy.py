@@ -275,7 +275,7 @@ class FedAwS(Strategy):
 
     def _expected(self, state: ServerState, member: Member) -> Expected:
         place = state.round_num, member.client, member.class_id
-        return Expected(*place, state.theta, state.W.shape[1], self.config.model.normalize, self.mail.limits)
+        return Expected(*place, state.theta, state.W.shape[1], self.mail.limits)
 
     def _weights(self, state: ServerState, good: Mapping[int, Reply]) -> dict[int, float]:
         """ω of each client: the method's own, of all that were asked; or n_i; or 1."""

@@ -85,7 +85,6 @@ class Expected:
     class_id: int
     theta: Params
     row_size: int
-    unit_rows: bool
     limits: Limits
 
 
@@ -302,7 +301,7 @@ def read_row(data: Any, expected: Expected) -> Tensor:
     norm = float(row.double().norm())
     if not math.isfinite(norm):
         raise Rejected("not-finite", "NaN or infinite values in its row")
-    if abs(norm - 1) > 1e-3 if expected.unit_rows else norm > expected.limits.max_norm:
+    if abs(norm - 1) > 1e-3:
         raise Rejected("norm", f"its row has norm {norm:.3g}")
     return row
 

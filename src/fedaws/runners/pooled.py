@@ -69,7 +69,7 @@ def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
             if method.trains_own_row and row_gradient is not None:
                 found = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
                 own = own - factor * cfg.class_lr * found.view_as(own)
-                own = F.normalize(own, dim=-1) if cfg.model.normalize else own
+                own = F.normalize(own, dim=-1)
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
             shared = (

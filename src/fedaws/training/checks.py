@@ -102,10 +102,12 @@ def _check_spread(cfg: Config, num_classes: int, warn: Warn) -> None:
             "lower spread.neighbors or raise spread.candidates"
         )
     reachable = reachable_margin(num_classes, dim)
-    if cfg.model.normalize and spread.regularizer == "margin" and spread.margin > reachable + 1e-9:
+    if spread.regularizer == "margin" and spread.margin > reachable + 1e-9:
+        cure = "" if num_classes <= 2 * dim else f", or set spread.margin={math.floor(reachable * 20) / 20:g}"
         warn(
-            f"spread.margin={spread.margin:g} is out of reach: {num_classes} classes in "
-            f"{dim} dimensions can be at most {reachable:.3f} apart, so spreadout never reaches 0"
+            f"spread.margin={spread.margin:g} is out of reach: {num_classes} classes in {dim} dimensions can be at "
+            f"most {reachable:.3f} apart, so spreadout never reaches 0, and classes that coincide may be its best"
+            + (f"; raise model.embedding_dim{cure}" if cure else "")
         )
 
 

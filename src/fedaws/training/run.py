@@ -111,7 +111,7 @@ class Run:
                 "be added; train without it, or add the class to the data and train again"
             )
         mean = self.embed(x).mean(0, keepdim=True)
-        row = F.normalize(mean, dim=1) if self.config.model.normalize else mean
+        row = F.normalize(mean, dim=1) if self._on_sphere else mean
         bias = self.model.bias if self.model.bias is None else F.pad(self.model.bias, (0, 1))
         return self._with_rows(torch.cat([self.W, row]), bias, (*names, name))
 

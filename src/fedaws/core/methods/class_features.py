@@ -19,8 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedaws.config import Config, Section
-from fedaws.core import losses
-from fedaws.core.method import Method, Spread, When
+from fedaws.core.method import Method, Spread, When, positive_loss
 from fedaws.core.methods import options_of, wanted_fact
 from fedaws.core.spreadout import spreadout_gradient
 from fedaws.hashing import hash64
@@ -38,7 +37,7 @@ class Options(Section):
 def method(cfg: Config, classes: ClassFacts | None) -> Method:
     """FedAwS's clients; the server trains φ instead of W."""
     options, features = options_of(cfg, Options), wanted_fact(classes, "features")
-    loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    loss = positive_loss(cfg)
     made = partial(Method, "class-features", "rows from class features", "own", loss, needs=frozenset({"features"}))
     if features is None:
         return made(Spread(lambda W, _, __, ___, memory: memory))

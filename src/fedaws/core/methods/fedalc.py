@@ -6,14 +6,11 @@ r"""FedALC (An et al. 2025), after its abstract: correlated classes are pulled t
 The paper's exact weights are not public; a_cy is GLaS's. The server must know how often labels stand together.
 """
 
-from functools import partial
-
 from torch import Tensor
 
 from fedaws.config import Config
-from fedaws.core import losses
 from fedaws.core.correlation import correlated_spread
-from fedaws.core.method import Method, Spread
+from fedaws.core.method import Method, Spread, positive_loss
 from fedaws.core.methods import wanted_fact
 from fedaws.types import ClassFacts
 
@@ -29,5 +26,5 @@ def method(cfg: Config, classes: ClassFacts | None) -> Method:
     spread = Spread(lambda W, _, __, ___, memory: memory)
     if counts is not None:
         spread = correlated_spread(slopes, 2.0, counts, cfg.spread.weight)
-    loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    loss = positive_loss(cfg)
     return Method("fedalc", "FedALC, knows label pairs", "own", loss, spread, needs=frozenset({"cooccurrence"}))

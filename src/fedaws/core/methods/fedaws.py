@@ -6,18 +6,16 @@ and the server pushes the rows apart by what `[spread]` says: eq. (6), eq. (7) o
 `privacy.rows = "private"` no row leaves its client, and each client pushes its own (`core/sums.py`).
 """
 
-from functools import partial
-
 from fedaws.config import Config
-from fedaws.core import losses, spreadout
-from fedaws.core.method import Method
+from fedaws.core import spreadout
+from fedaws.core.method import Method, positive_loss
 from fedaws.core.sums import make_sum_spread
 from fedaws.types import ClassFacts
 
 
 def method(cfg: Config, _: ClassFacts | None) -> Method:
     """The paper's own."""
-    loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    loss = positive_loss(cfg)
     if cfg.privacy.rows == "private":
         return Method("fedaws", "rows that stay at home", "private", loss, own_spread=make_sum_spread(cfg))
     return Method("fedaws", "the paper's", "own", loss, spread=spreadout.make_spread(cfg))

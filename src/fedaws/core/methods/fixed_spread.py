@@ -4,14 +4,12 @@ Up to d + 1 classes have the regular simplex; beyond, random rows are spread by 
 round. Nobody trains them. (FedETF's clients have a softmax over all classes, and both papers' several classes each.)
 """
 
-from functools import partial
-
 from pydantic import Field
 from torch import Tensor
 
 from fedaws.config import Config, Section
-from fedaws.core import losses, spreadout
-from fedaws.core.method import Method
+from fedaws.core import spreadout
+from fedaws.core.method import Method, positive_loss
 from fedaws.core.methods import options_of
 from fedaws.core.start import simplex, spread_first
 from fedaws.types import ClassFacts
@@ -32,5 +30,5 @@ def method(cfg: Config, _: ClassFacts | None) -> Method:
             return simplex(rows)
         return spread_first(rows, spreadout.make_spread(cfg), options.steps, cfg.class_lr)
 
-    loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    loss = positive_loss(cfg)
     return Method("fixed-spread", "Baseline-2, rows spread once", "fixed", loss, start=start)

@@ -5,19 +5,16 @@ r"""GLaS (Guo et al. 2019) on the server: the rows' cosines follow the labels' c
 The clients are FedAwS's. The server must know how often labels stand together (`core/correlation.py`).
 """
 
-from functools import partial
-
 from fedaws.config import Config
-from fedaws.core import losses
 from fedaws.core.correlation import correlated_spread
-from fedaws.core.method import Method, Spread
+from fedaws.core.method import Method, Spread, positive_loss
 from fedaws.core.methods import wanted_fact
 from fedaws.types import ClassFacts
 
 
 def method(cfg: Config, classes: ClassFacts | None) -> Method:
     """FedAwS, its rows kept at the cosines of their labels' correlations."""
-    loss = partial(losses.positive_hinge, margin=cfg.clients.margin)
+    loss = positive_loss(cfg)
     return Method(
         "glas", "GLaS, knows label pairs", "own", loss, spread(cfg, classes), needs=frozenset({"cooccurrence"})
     )
