@@ -73,6 +73,25 @@ def _per_example(losses: Tensor, embeddings: Tensor) -> Tensor:
     return losses
 
 
+def score_gradient(loss: losses.OfScore, z: Tensor, w: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Each client's risk [m], and its gradients by z = g before it is put on the sphere [m, b, d] and by w [m, 1, d].
+
+    .. math:: \partial_z = \frac{\varphi'(s)}{\|z\|} (w - s\,e), \quad \partial_w = \sum \varphi'(s)\, e,
+              \quad e = z / \|z\|, \ s = e \cdot w
+    """
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    at_least = length.clamp_min(_SHORTEST)
+    e = z / at_least
+    s = torch.bmm(e, w.transpose(1, 2))
+    slope = loss.slope(s).mul_(share[..., None])
+    along = torch.where(length >= _SHORTEST, s, 0)  # a short z is not put on the sphere
+    return (
+        (loss.value(s)[..., 0] * share).sum(1),
+        torch.addcmul(w, e, along, value=-1).mul_(slope / at_least),
+        torch.bmm(slope.transpose(1, 2), e),
+    )
+
+
 def own_gradient(loss_of: ExampleLosses) -> Gradient:
     """∇ of one client's risk, and the risk."""
 

@@ -5,6 +5,8 @@ example with every class and serve the oracles. Scores are inner products s_c = 
 are unit vectors they are cosines.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -31,6 +33,27 @@ def positive_hinge(embeddings: Tensor, w: Tensor, margin: float = 0.9) -> Tensor
     tensor([0.0000, 0.0900])
     """
     return (margin - (embeddings * w).sum(-1)).clamp_min(0).square()
+
+
+@dataclass(frozen=True)
+class OfScore:
+    """A loss of the score s = g · w alone, and its slope: enough for a gradient without autograd."""
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+    def __call__(self, embeddings: Tensor, w: Tensor) -> Tensor:
+        """The losses of embeddings [..., B, d] with their rows, [..., B]."""
+        return self.value((embeddings * w).sum(-1))
+
+
+def hinge_of_score(margin: float) -> OfScore:
+    """:func:`positive_hinge` as a function of the score.
+
+    >>> hinge_of_score(0.9).value(torch.tensor([1.0, 0.6])), hinge_of_score(0.9).slope(torch.tensor([1.0, 0.6]))
+    (tensor([0.0000, 0.0900]), tensor([-0.0000, -0.6000]))
+    """
+    return OfScore(lambda s: (margin - s).clamp_min(0).square(), lambda s: (margin - s).clamp_min(0).mul_(-2))
 
 
 def positive_distance(embeddings: Tensor, w: Tensor) -> Tensor:

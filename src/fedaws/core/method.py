@@ -4,7 +4,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -152,4 +151,4 @@ def positive_loss(cfg: Config) -> OwnLoss:
     """The loss of an example and its own class alone: the paper's hinge; for g of any length the distance."""
     if not cfg.model.normalize:
         return losses.positive_distance
-    return partial(losses.positive_hinge, margin=cfg.clients.margin)
+    return losses.hinge_of_score(cfg.clients.margin)

@@ -11,16 +11,18 @@ be clipped, `privacy/ghost.py` finds the norms in the same pass.
 """
 
 import math
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedaws.config import Config
-from fedaws.core.local import ExampleLosses, example_losses
-from fedaws.core.losses import softmax_cross_entropy
+from fedaws.core.local import ExampleLosses, example_losses, score_gradient
+from fedaws.core.losses import OfScore, softmax_cross_entropy
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
@@ -28,6 +30,7 @@ from fedaws.machine.blocks import POOLED
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
 from fedaws.privacy.ghost import clipped_pass
+from fedaws.runners.chains import Link, chain_gradient, chain_of
 from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
 from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
@@ -38,7 +41,7 @@ def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
     clients = ClientData(cfg, method, data)
     together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
     copies = [encoder] if together else own_copies(encoder)
-    workers = Workers([example_losses(copy, cfg, method, data.num_classes) for copy in copies])
+    workers = Workers([_tool(copy, cfg, method, data.num_classes) for copy in copies])
     kept = _kept_by_loss(cfg, method, data.num_classes)
 
     @cache
@@ -51,20 +54,20 @@ def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
         factor = schedule(cfg.train, sent.round_num)
         drawn = clients.draw(sent.cohort, sent.round_num)
 
-        def update_of(loss_of: ExampleLosses, block: slice) -> Update:
+        def update_of(tool: _Tool, block: slice) -> Update:
             weights, examples = clients.weights(sent, block), clients.examples(drawn.part(block), sent.classes)
             own, omega = sent.W[block], weights / weights.sum()
             own_rows = own[:, None] if own.ndim == 2 else own  # [m, k, d]
             rows = own_rows if sent.shared is None else sent.shared
             trained = method.trains_own_row or sent.shared is not None
             if cfg.privacy.clip is None:
-                gradient, row_gradient, risks = _pass(loss_of, sent.theta, rows, examples, omega, trained)
+                gradient, row_gradient, risks = tool.gradient(sent.theta, rows, examples, omega, trained)
             else:
                 # The schedule's factor is in the change and in its limit, so that the gradient has one limit for all.
                 batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
                 most = cfg.privacy.clip / cfg.clients.lr
                 gradient, row_gradient, risks = clipped_pass(
-                    encoder, loss_of, sent.theta, rows, *batch, omega, most, trained
+                    encoder, tool.loss_of, sent.theta, rows, *batch, omega, most, trained
                 )
             if method.trains_own_row and row_gradient is not None:
                 found = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
@@ -123,15 +126,62 @@ def _kept_bytes(encoder: nn.Module, x: Rows) -> int:
     return sum(kept.values())
 
 
-def _pass(
+Gradient = Callable[[Params, Tensor, Examples, Tensor, bool], tuple[Params, Tensor | None, Tensor]]
+"""(θ, rows, examples, ω, whether the rows are trained) → ∇ of Σ ω_i R_i for θ and the rows, and the risks R_i."""
+
+
+class _Tool(NamedTuple):
+    """What a worker has of its own."""
+
+    loss_of: ExampleLosses
+    gradient: Gradient
+
+
+def _tool(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> _Tool:
+    loss_of, loss = example_losses(encoder, cfg, method, num_classes), method.loss
+    own_score = isinstance(loss, OfScore) and method.rows != "all" and method.classes_per_client == 1
+    if own_score and cfg.model.normalize:
+        assert isinstance(loss, OfScore)
+        if chain := chain_of(encoder, cfg, method):
+            return _Tool(loss_of, partial(_by_hand, chain, loss))
+        return _Tool(loss_of, partial(_by_score, encoder, loss))
+    return _Tool(loss_of, partial(_by_autograd, loss_of))
+
+
+def _by_autograd(
     loss_of: ExampleLosses, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
 ) -> tuple[Params, Tensor | None, Tensor]:
-    """Gradients of Σ ω_i R_i for θ and the rows, and the risks R_i."""
     x, y, share = examples.rows, examples.y.flatten(), examples.share.flatten(1)
-    theta = {k: v.detach().requires_grad_() for k, v in theta.items()}
+    theta = _leaves(theta)
     rows = rows.detach().requires_grad_(train_rows)
     with torch.enable_grad():
         risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
         leaves = [*theta.values(), rows] if train_rows else [*theta.values()]
         gradients = torch.autograd.grad((risks * omega).sum(), leaves, materialize_grads=True)
     return dict(zip(theta, gradients, strict=False)), gradients[-1] if train_rows else None, risks.detach()
+
+
+def _by_score(
+    encoder: nn.Module, loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
+) -> tuple[Params, Tensor | None, Tensor]:
+    """The same where the loss is one of the score: autograd for the encoder alone."""
+    share, theta = examples.share.flatten(1), _leaves(theta)
+    with torch.enable_grad():
+        z: Tensor = functional_call(encoder, theta, (examples.rows,))
+    apart = z.detach().view(*share.shape, -1)
+    risks, by_z, by_rows = score_gradient(loss, apart, rows, share)
+    by_z = by_z.mul_(omega[:, None, None]).view_as(z)
+    gradients = torch.autograd.grad(z, list(theta.values()), by_z, materialize_grads=True)
+    return dict(zip(theta, gradients, strict=True)), by_rows * omega[:, None, None] if train_rows else None, risks
+
+
+def _by_hand(
+    chain: tuple[Link, ...], loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, _: bool
+) -> tuple[Params, Tensor | None, Tensor]:
+    """The same of a perceptron, without autograd: of a small cohort its bookkeeping would be half of the time."""
+    assert isinstance(examples.rows, Tensor)
+    return chain_gradient(chain, loss, theta, rows, examples.rows, examples.share.flatten(1), omega)
+
+
+def _leaves(theta: Params) -> Params:
+    return {k: v.detach().requires_grad_() for k, v in theta.items()}

@@ -1,6 +1,7 @@
 """Several local steps, many clients at once: the client's steps on stacked parameters."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.blocks import STACKED
 from fedaws.privacy.clipping import clip_factors, stacked_norms
+from fedaws.runners.chains import chain_of, chain_update
 from fedaws.runners.common import ClientData, blocks
 from fedaws.types import Broadcast, RunClients, Update
 
@@ -20,6 +22,8 @@ def stacked(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module
     """The serial runner's `local_update` with a gradient for the whole stack, in blocks that stay in cache."""
     clients = ClientData(cfg, method, data)
     gradient = stacked_gradient(example_losses(encoder, cfg, method, data.num_classes))
+    chain = chain_of(encoder, cfg, method) if cfg.clients.local_steps > 1 else ()
+    update = partial(chain_update, chain) if chain else partial(local_update, gradient)
 
     def run_clients(sent: Broadcast) -> Iterator[Update]:
         factor = schedule(cfg.train, sent.round_num)
@@ -30,7 +34,7 @@ def stacked(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module
             examples = clients.examples(clients.draw(cohort, sent.round_num), sent.classes)
             steps = zip(examples.x.unbind(1), examples.y.unbind(1), examples.share.unbind(1), strict=True)
             rows = sent.W[block] if sent.shared is None else sent.shared.expand(len(cohort), *sent.shared.shape)
-            deltas, rows, loss = local_update(gradient, cfg, method, theta, rows, steps, factor)
+            deltas, rows, loss = update(cfg, method, theta, rows, steps, factor)
             omega = weights / weights.sum()
             kept = omega
             if cfg.privacy.clip is not None:

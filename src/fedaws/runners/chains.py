@@ -1,0 +1,133 @@
+r"""Several local SGD steps of many small perceptrons: batched products by hand, no autograd and no vmap.
+
+For layers :math:`h_{l+1} = \mathrm{relu}(h_l A_l^T + b_l)`, z the last and e = z/‖z‖, a loss φ of the score s = e · w
+has
+
+.. math:: \partial_z = \frac{\varphi'(s)}{\|z\|} (w - s\,e), \quad \partial_w = \sum \varphi'(s)\, e, \quad
+          A_l \leftarrow A_l - \eta\, \partial_{l+1}^T h_l, \quad \partial_l = (\partial_{l+1} A_l)\,[h_l > 0] .
+
+The step is taken inside the product. In the first one all clients still have the same θ: one product for all of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedaws.config import Config
+from fedaws.core.local import Batch, score_gradient
+from fedaws.core.losses import OfScore
+from fedaws.core.method import Method
+from fedaws.types import Params
+
+
+class Link(NamedTuple):
+    """A linear layer by the names of its parameters, and whether a ReLU follows."""
+
+    weight: str
+    bias: str | None
+    relu: bool
+
+
+def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> tuple[Link, ...]:
+    """The layers, if they are linear ones and ReLUs, trained by plain SGD on a loss of the score; else none."""
+    plain = cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0
+    of_own_score = isinstance(method.loss, OfScore) and method.rows != "all" and method.classes_per_client == 1
+    if not (plain and of_own_score and cfg.model.normalize and type(encoder) is nn.Sequential):
+        return ()
+    layers = [(name, layer) for name, layer in encoder.named_children() if type(layer) is not nn.Flatten]
+    if not all(type(layer) in (nn.Linear, nn.ReLU) and _is_bare(layer) for _, layer in layers):
+        return ()
+    links = [
+        Link(f"{name}.weight", f"{name}.bias" if layer.bias is not None else None, type(after) is nn.ReLU)
+        for (name, layer), (_, after) in pairwise([*layers, ("", None)])
+        if isinstance(layer, nn.Linear)
+    ]
+    trained = {name for name, tensor in encoder.named_parameters() if tensor.requires_grad}
+    named = {name for link in links for name in link[:2] if name}
+    in_turn = len(links) + sum(link.relu for link in links) == len(layers)
+    return tuple(links) if links and named == trained and in_turn and not links[-1].relu else ()
+
+
+def _is_bare(layer: nn.Module) -> bool:
+    """Without hooks or parametrisations, of which a product by hand would know nothing."""
+    return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or list(layer.children()))
+
+
+def chain_update(
+    links: tuple[Link, ...],
+    cfg: Config,
+    method: Method,
+    theta: Params,
+    rows: Tensor,
+    steps: Iterable[Batch],
+    factor: float,
+) -> tuple[Params, Tensor, Tensor]:
+    """`local_update` of a stack of clients that start from one θ, [m, …] views of it."""
+    loss, lr, row_lr = method.loss, factor * cfg.clients.lr, factor * cfg.class_lr
+    assert isinstance(loss, OfScore)
+    shared, current, own = {k: v[0] for k, v in theta.items()}, Params(), rows[:, None]
+    total = torch.zeros((), device=rows.device)
+    for x, _, share in steps:
+        assert isinstance(x, Tensor)
+        kept = list(_forward(links, current or shared, x.flatten(2)))
+        losses, by_z, by_w = score_gradient(loss, kept.pop(), own, share)
+        current = _backward(links, current, shared, kept, by_z, lr)
+        if method.trains_own_row:
+            own = F.normalize(own.sub(by_w, alpha=row_lr), dim=-1)
+        total = total + losses
+    return {k: v - shared[k] for k, v in current.items()}, own[:, 0], total / cfg.clients.local_steps
+
+
+def chain_gradient(
+    links: tuple[Link, ...], loss: OfScore, theta: Params, rows: Tensor, x: Tensor, share: Tensor, omega: Tensor
+) -> tuple[Params, Tensor, Tensor]:
+    """∇ of Σ ω_i R_i for the one θ and for the rows [m, 1, d], and the risks R_i [m]; of x [m · b, …]."""
+    kept, found = list(_forward(links, theta, x.flatten(1))), Params()
+    risks, by_z, by_rows = score_gradient(loss, kept.pop().view(*share.shape, -1), rows, share)
+    by_h = by_z.mul_(omega[:, None, None]).flatten(0, 1)
+    for (weight, bias, _), h in zip(reversed(links), reversed(kept), strict=True):
+        found[weight] = by_h.T @ h
+        if bias is not None:
+            found[bias] = by_h.sum(0)
+        if h is not kept[0]:
+            by_h = (by_h @ theta[weight]).mul_(h > 0)
+    return {k: found[k] for k in theta}, by_rows * omega[:, None, None], risks
+
+
+def _forward(links: tuple[Link, ...], params: Params, h: Tensor) -> Iterator[Tensor]:
+    """What each layer is given, and what the last gives; [m, b, …], or [m · b, …] with parameters for all."""
+    for weight, bias, relu in links:
+        yield h
+        A, b = params[weight], None if bias is None else params[bias]
+        if A.ndim == 2:
+            h = F.linear(h, A, b)
+        elif b is None:
+            h = torch.bmm(h, A.transpose(1, 2))
+        else:
+            h = torch.baddbmm(b[:, None], h, A.transpose(1, 2))
+        h = h.relu_() if relu else h
+    yield h
+
+
+def _backward(
+    links: tuple[Link, ...], current: Params, shared: Params, kept: list[Tensor], by_h: Tensor, lr: float
+) -> Params:
+    """The stacked parameters after the step: in place, but for the first, which leaves the shared ones as they are."""
+    found = Params()
+    for (weight, bias, _), h in zip(reversed(links), reversed(kept), strict=True):
+        A = current.get(weight, shared[weight])
+        below = None if h is kept[0] else (by_h @ A if A.ndim == 2 else torch.bmm(by_h, A))
+        transposed = by_h.transpose(1, 2)
+        if A.ndim == 2:
+            found[weight] = torch.baddbmm(A.expand(len(h), *A.shape), transposed, h, alpha=-lr)
+        else:
+            found[weight] = A.baddbmm_(transposed, h, alpha=-lr)
+        if bias is not None:
+            found[bias] = current.get(bias, shared[bias]).sub(by_h.sum(1), alpha=lr)
+        if below is not None:
+            by_h = below.mul_(h > 0)
+    return found
