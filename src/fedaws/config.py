@@ -221,6 +221,8 @@ class SpreadConfig(_Told):
     """Rounds between centrings and whitenings; `auto`: until a quarter of the rows may have changed."""
     bounded: bool = True
     """Never a step that raises the regulariser; false: the paper's literal λη."""
+    optimizer: OptimizerName = "sgd"
+    """Of the step on pairs, with λη as its learning rate; `adagrad` and `adam` have no bound: `bounded=false`."""
 
 
 class PrivacyConfig(_Told):
@@ -344,6 +346,13 @@ class Config(_Told):
             raise ValueError(
                 f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
                 "set one of them"
+            )
+        if spread.optimizer != "sgd" and (spread.bounded or spread.regularizer == "moments"):
+            why = "has no pairs to step on" if spread.regularizer == "moments" else "has no step that is bounded"
+            fix = "take another regularizer" if spread.regularizer == "moments" else "set spread.bounded=false"
+            raise ValueError(
+                f"spread.optimizer={spread.optimizer} with spread.regularizer={spread.regularizer}, "
+                f"bounded={str(spread.bounded).lower()} {why}; {fix}, or spread.optimizer=sgd"
             )
         if spread.regularizer == "softmax" and spread.neighbors == "all":
             raise ValueError("spread.regularizer=softmax is over mined rows; set spread.neighbors to a number or auto")
