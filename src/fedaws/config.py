@@ -103,6 +103,8 @@ class DataConfig(_Told):
     """More classes than the labels show: the others keep an untrained row."""
     validation: NonNegative = 0.0
     """Fraction (below 1) or number of training examples to test on in place of the test set."""
+    held_out_labels: Literal["all", "one"] = "all"
+    """Sparse data: rows held out by `validation` have all their labels, or the one drawn that a client would know."""
     classes: Several = 100
     """`synthetic`: number of classes."""
     features: Count = 32
@@ -628,7 +630,7 @@ _EFFECTS = (
     ("clients.momentum", "clients.optimizer", ("sgd",)),
     ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
     ("data.like scale", "data.name", ("xc-synthetic",)),
-    ("data.drop every_label test_examples", "data.name", SPARSE),
+    ("data.drop every_label test_examples held_out_labels", "data.name", SPARSE),
     ("data.image_size", "data.name", ("images",)),
     ("model.norm", "model.name", get_args(ModelName)[2:-1]),
     ("model.hidden", "model.name", ("mlp", "bag")),

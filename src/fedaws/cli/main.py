@@ -33,6 +33,7 @@ from fedaws.cli.common import (
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
 from fedaws.cli.tables import comparison_table, metrics_table, results_table, text_table
+from fedaws.cli.tune import tune_command
 from fedaws.config import Config
 from fedaws.errors import FedawsError
 
@@ -49,6 +50,7 @@ app = App(
 )
 app.add_typer(cli_flower.app, name="flower")
 app.add_typer(cli_privacy.app, name="privacy")
+app.command("tune", epilog="Example: fedaws tune digits --methods fixed,fedaws --tries 20")(tune_command)
 app.command("audit", epilog="Example: fedaws audit runs/first --attacks inversion,membership")(audit_command)
 
 RUNS = Path("runs")
