@@ -36,12 +36,16 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
 
 def results_table(results: "Results", rows: Sequence[str], methods: Sequence[str]) -> Table:
     """The paper's figures and ours side by side, for these rows and methods."""
-    from fedaws.experiments.markdown import COLUMNS, result_lines
+    from fedaws.experiments.markdown import AS_PAPER, COLUMNS, result_lines
 
-    table = Table(title=escape(results["title"]), caption="percent; with several seeds mean ± standard deviation")
+    caption = (
+        "percent; its configuration: the paper's, run by us; stale: of code that would come to another figure today"
+    )
+    table = Table(title=escape(results["title"]), caption=caption)
     for name in COLUMNS:
+        wraps = name in ("rounds", AS_PAPER, "configuration of ours")
         table.add_column(
-            name, justify="right" if name in ("paper", "ours", "time") else "left", no_wrap=name != "rounds"
+            name, justify="right" if name in ("paper", AS_PAPER, "ours", "time") else "left", no_wrap=not wraps
         )
     for row in (results["rows"][name] for name in rows):
         table.add_row(f"[bold]{escape(row['label'])}")
