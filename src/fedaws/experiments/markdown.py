@@ -8,7 +8,7 @@ from fedaws.evaluate.catalogue import duration, format_mean
 Results = dict[str, Any]
 """What `fedaws.experiments.results.collect` gives and `docs/results/*.json` hold."""
 
-AS_PAPER = "its configuration"
+AS_PAPER = "as paper"
 COLUMNS = ["method", "measure", "paper", AS_PAPER, "ours", "configuration of ours", "rounds", "time"]
 NOTHING = "–"
 FEWEST = 3
@@ -24,8 +24,8 @@ def results_page(results: Results) -> str:
         "",
         f"Made by `fedaws reproduce {name}` from [{name}.json]({name}.json), and not by hand.",
         f"{', '.join(measures)} in percent; of three seeds or more mean ± standard deviation, of fewer each run; time",
-        "of training per run. *Its configuration* is the paper's, run by us, as far as the paper tells it. *Stale*",
-        "figures are of code that would come to others today.",
+        "of training per run. *As paper* is the paper's configuration, run by us, as far as the paper tells it.",
+        "*Stale* figures are of code that would come to others today.",
         "",
         _markdown_row(["data, model", *COLUMNS]),
         _markdown_row(["---", "---", "---", "---:", "---:", "---:", "---", "---", "---:"]),

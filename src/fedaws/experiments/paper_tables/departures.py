@@ -49,7 +49,7 @@ def _spreading(cfg: Config) -> Iterator[str]:
     if spread.regularizer != "nearest":
         yield "regulariser"
     if spread.regularizer != "moments":
-        yield from ["λ"] if spread.weight != 10 else []
+        yield from [] if spread.weight in (1, 10, 100) else ["λ"]  # those of Table 4
         yield from ["bounded step"] if spread.bounded else []
         yield from ["centred"] if spread.center else []
         yield from ["whitened"] if spread.whiten else []
