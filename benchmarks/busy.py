@@ -68,7 +68,7 @@ def measure(threads: int, seconds: float) -> dict[str, float]:
     found = {}
     for name, call in cases().items():
         call()
-        times, end = [], time.perf_counter() + seconds
+        times, end = list[float](), time.perf_counter() + seconds
         while time.perf_counter() < end or len(times) < 5:
             started = time.perf_counter()
             call()

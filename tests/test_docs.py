@@ -168,7 +168,13 @@ def figure(mean: float, deviation: float | None) -> str:
 
 
 def measured_figure(ours: dict[str, Any] | None) -> str:
-    return "–" if ours is None else figure(ours["precision@1"]["mean"], ours["precision@1"]["sd"])
+    """Fewer than three runs are told one by one; a stale figure says so."""
+    if ours is None:
+        return "–"
+    found = ours["precision@1"]
+    several = len(found["runs"]) >= 3
+    text = figure(found["mean"], found["sd"]) if several else ", ".join(figure(run, None) for run in found["runs"])
+    return f"{text} (stale)" if ours.get("stale") else text
 
 
 def table_row(label: str, classes: int, figures: dict[str, str], paper: str) -> str:
@@ -186,8 +192,8 @@ def rows_of_the_data() -> list[str]:
         ("table1", "cifar10-resnet8", "CIFAR-10, ResNet-8", 10),
         ("table1", "cifar10-resnet32", "CIFAR-10, ResNet-32, 14 epochs", 10),
         ("table1", "cifar100-resnet32", "CIFAR-100, ResNet-32, 16 epochs", 100),
-        ("table2", "delicious", "Delicious, one label an example", 983),
-        ("table2", "yso-finna-en", "Library titles (yso-finna-en), one label an example", 17913),
+        ("table3", "delicious", "Delicious, one label an example", 983),
+        ("table3", "yso-finna-en", "Library titles (yso-finna-en), one label an example", 17913),
     ):
         cells = results(table)["rows"][row]["methods"]
         ours = {m: measured_figure(cells[m]["ours"]) for m in METHODS}
@@ -256,6 +262,7 @@ def test_all_of_the_paper_has_its_place_beside_the_code() -> None:
         "Remark 1",
         "Table 1",
         "Table 2",
+        "Table 3",
         "Table 4",
     ):
         assert f"{statement}" in BESIDE

@@ -103,6 +103,8 @@ class DataConfig(_Told):
     """More classes than the labels show: the others keep an untrained row."""
     validation: NonNegative = 0.0
     """Fraction (below 1) or number of training examples to test on in place of the test set."""
+    held_out_labels: Literal["all", "one"] = "all"
+    """Sparse data: rows held out by `validation` have all their labels, or the one drawn that a client would know."""
     classes: Several = 100
     """`synthetic`: number of classes."""
     features: Count = 32
@@ -221,6 +223,8 @@ class SpreadConfig(_Told):
     """Rounds between centrings and whitenings; `auto`: until a quarter of the rows may have changed."""
     bounded: bool = True
     """Never a step that raises the regulariser; false: the paper's literal λη."""
+    optimizer: OptimizerName = "sgd"
+    """Of the step on pairs, with λη as its learning rate; `adagrad` and `adam` have no bound: `bounded=false`."""
 
 
 class PrivacyConfig(_Told):
@@ -344,6 +348,13 @@ class Config(_Told):
             raise ValueError(
                 f"train.enroll={self.train.enroll:g} has no effect beside train.last_step={self.train.last_step}; "
                 "set one of them"
+            )
+        if spread.optimizer != "sgd" and (spread.bounded or spread.regularizer == "moments"):
+            why = "has no pairs to step on" if spread.regularizer == "moments" else "has no step that is bounded"
+            fix = "take another regularizer" if spread.regularizer == "moments" else "set spread.bounded=false"
+            raise ValueError(
+                f"spread.optimizer={spread.optimizer} with spread.regularizer={spread.regularizer}, "
+                f"bounded={str(spread.bounded).lower()} {why}; {fix}, or spread.optimizer=sgd"
             )
         if spread.regularizer == "softmax" and spread.neighbors == "all":
             raise ValueError("spread.regularizer=softmax is over mined rows; set spread.neighbors to a number or auto")
@@ -619,7 +630,7 @@ _EFFECTS = (
     ("clients.momentum", "clients.optimizer", ("sgd",)),
     ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
     ("data.like scale", "data.name", ("xc-synthetic",)),
-    ("data.drop every_label test_examples", "data.name", SPARSE),
+    ("data.drop every_label test_examples held_out_labels", "data.name", SPARSE),
     ("data.image_size", "data.name", ("images",)),
     ("model.norm", "model.name", get_args(ModelName)[2:-1]),
     ("model.hidden", "model.name", ("mlp", "bag")),

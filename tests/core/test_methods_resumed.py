@@ -59,3 +59,22 @@ def test_a_resumed_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> Non
     whole = fedaws.train(own, config=cfg, reporter=Reporter(on_warning=quiet))
     assert resumed.W.equal(whole.W)
     assert all(whole.theta[k].equal(v) for k, v in resumed.theta.items())
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+def test_an_optimiser_of_the_spreading_goes_on_with_its_memory(optimizer: str, tmp_path: Path) -> None:
+    spread = {"optimizer": optimizer, "bounded": False, "regularizer": "nearest", "neighbors": 2}
+    cfg, place = config("fedaws").with_(spread=spread), tmp_path / "run"
+    done: list[int] = []
+    stop = Reporter(
+        on_round=lambda number, _: done.append(number), should_stop=lambda: len(done) >= 5, on_warning=quiet
+    )
+    with pytest.raises(Interrupted):
+        fedaws.train(data("fedaws"), config=cfg, folder=place, reporter=stop)
+    resumed = fedaws.train(data("fedaws"), config=cfg, folder=place, resume=True, reporter=Reporter(on_warning=quiet))
+    whole = fedaws.train(data("fedaws"), config=cfg, reporter=Reporter(on_warning=quiet))
+    forgetful = fedaws.train(
+        data("fedaws"), config=cfg.with_(spread={"optimizer": "sgd"}), reporter=Reporter(on_warning=quiet)
+    )
+    assert resumed.W.equal(whole.W)
+    assert not forgetful.W.equal(whole.W)

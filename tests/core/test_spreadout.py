@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -7,10 +8,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaws.config import SpreadConfig
+from fedaws.config import Config, SpreadConfig
 from fedaws.core import moments
 from fedaws.core import spreadout as sp
 from fedaws.core.pairs import hinge, squared_distance
+from fedaws.core.spreadout import make_spread
 from fedaws.errors import FedawsError
 
 
@@ -329,3 +331,64 @@ def test_reachable_margin_is_no_less_than_eight_points_on_a_sphere_attain() -> N
 def test_nearest_tells_short_rows_apart() -> None:
     W = 1e-3 * torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.8, 0.1]])  # the longest has the largest score, not the nearest
     assert sp.nearest(W, torch.tensor([0]), None, 1).item() == 2
+
+
+# --- line 14 by other optimisers ---
+
+
+def torchs(name: str, W: torch.Tensor, lr: float) -> torch.optim.Optimizer:
+    """PyTorch's own, with our ε."""
+    return torch.optim.Adagrad([W], lr=lr, eps=1e-8) if name == "adagrad" else torch.optim.Adam([W], lr=lr, eps=1e-8)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+@pytest.mark.parametrize(
+    ("cfg", "value"),
+    [
+        (SpreadConfig(margin=1.2, bounded=False), lambda W: sp.spreadout(W, 1.2)),
+        (
+            SpreadConfig(regularizer="nearest", neighbors=2, bounded=False),
+            lambda W: sp.spreadout_nearest(W, torch.tensor([0, 3]), None, 2),
+        ),
+        (
+            SpreadConfig(regularizer="nearest", neighbors="all", bounded=False),
+            lambda W: sp.spreadout_nearest(W, torch.arange(6), None, 5),
+        ),
+    ],
+    ids=["eq. (6)", "eq. (7), mined", "eq. (7), all"],
+)
+def test_other_optimisers_of_line_14_are_pytorchs(cfg: SpreadConfig, value: Any, name: str) -> None:
+    cfg, W = cfg.model_copy(update={"weight": 2.0, "optimizer": name}), unit(6, 3, cone=1.0)
+    theirs = W.clone().requires_grad_()
+    optimizer = torchs(name, theirs, lr=2.0 * 0.05)
+    cohort = torch.tensor([0, 3]) if cfg.neighbors == 2 else torch.arange(6)
+    memory = make_spread(Config(spread=cfg)).init(W)
+    for _ in range(4):
+        sp.spread_(W, cohort, cfg, 0.05, rng(), memory=memory)
+        optimizer.zero_grad()
+        value(theirs).backward()
+        optimizer.step()
+        with torch.no_grad():
+            theirs.copy_(F.normalize(theirs, dim=1))
+    assert torch.allclose(W, theirs.detach(), atol=1e-9)
+
+
+def test_the_first_step_of_adagrad_is_lambda_eta_in_every_entry() -> None:
+    # s = Δ² makes Δ/√s a sign: (1, 0) and (0.6, 0.8) push each other by 4 × 0.6 along the other's row, so −0.1 each.
+    W = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+    cfg = SpreadConfig(weight=1.0, bounded=False, optimizer="adagrad")
+    sp.spread_(W, torch.arange(2), cfg, 0.1, rng())
+    moved = torch.tensor([[0.9, -0.1], [0.5, 0.8]], dtype=torch.float64)
+    assert torch.allclose(W, F.normalize(moved, dim=1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        (["spread.optimizer=adagrad"], "has no step that is bounded; set spread.bounded=false"),
+        (["spread.optimizer=adam", "spread.regularizer=moments"], "has no pairs to step on"),
+    ],
+)
+def test_an_optimiser_without_a_bound_is_refused_where_one_is_asked_for(settings_: list[str], message: str) -> None:
+    with pytest.raises(FedawsError, match=message):
+        Config().override(settings_)

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import fedaws.experiments.reproduce
+import fedaws.experiments.results
 from fedaws import Config, Reporter
 from fedaws.config import load, presets
 from fedaws.experiments.markdown import results_page
-from fedaws.experiments.paper_tables import Table, load_table, tables
+from fedaws.experiments.paper_tables import CENTRALISED, Table, load_table, tables
+from fedaws.experiments.paper_tables.departures import configuration
 from fedaws.experiments.reproduce import Job, configured, plan, reproduce
-from fedaws.experiments.results import collect, gather, merge, read_results, write_results
+from fedaws.experiments.results import KINDS, collect, gather, marked, merge, read_results, write_results
 from fedaws.record.folder import RunFolder
 from fedaws.training.session import Interrupted
 from helpers import refusal
@@ -96,7 +98,7 @@ def update(table: Table, out: Path, folder: Path) -> dict[str, Any]:
 
 def test_table_1_is_the_papers() -> None:
     table = load_table("table1")
-    assert tables() == ["table1", "table2", "table4"]
+    assert tables() == ["table1", "table3", "table4"]
     assert table.methods == ["positive-only", "fixed", "fedaws", "softmax"]
     assert {name: [row.paper[m][0] for m in table.methods] for name, row in table.rows.items()} == {
         "cifar10-resnet8": [10.7, 83.3, 86.3, 88.4],
@@ -106,8 +108,8 @@ def test_table_1_is_the_papers() -> None:
     }
 
 
-def test_table_2_is_the_papers() -> None:
-    table = load_table("table2")
+def test_table_3_is_the_papers() -> None:
+    table = load_table("table3")
     assert table.measures == ("precision@1", "precision@3", "precision@5")
     assert [table.rows["amazoncat-13k"].paper[m][0] for m in table.methods[:5]] == [3.4, 64.1, 92.1, 92.1, 90.5]
     assert [table.rows["amazon-670k"].paper[m][1] for m in table.methods[:5]] == [0.0, 2.8, 29.6, 31.6, 31.3]
@@ -230,8 +232,8 @@ def test_nothing_run_is_nothing_of_ours(table: Table) -> None:
     results = collect(table, RUNS)
     assert ours(results) is None
     assert results["rows"]["plain"]["methods"]["fedaws"]["paper"] == {"precision@1": 90.0, "precision@3": 33.0}
-    assert "| `fedaws` (the paper's) | P@1 | 90.0 | – | – | – |" in results_page(results)
-    assert "|  |  | P@3 | 33.0 | – |  |  |" in results_page(results)
+    assert "| `fedaws` (FedAwS) | P@1 | 90.0 | – | – | – | – | – |" in results_page(results)
+    assert "|  |  | P@3 | 33.0 | – | – |  |  |  |" in results_page(results)
 
 
 def test_a_finished_run_gives_the_figures_of_its_last_round(table: Table) -> None:
@@ -245,7 +247,7 @@ def test_a_finished_run_gives_the_figures_of_its_last_round(table: Table) -> Non
     assert found["max_cosine"] == pytest.approx(rows[-1]["max_cosine"], abs=1e-3)
     assert (found["finished"], found["rounds"], found["seeds"], found["settings"]) == (True, 12, [0], [])
     assert found["command"] == "fedaws reproduce small.toml --rows plain --methods fedaws"
-    assert set(found["versions"]) == {"fedaws", "torch", "python"}
+    assert set(found["versions"]) - {"commit"} == {"fedaws", "torch", "python"}
 
 
 def test_several_seeds_have_mean_and_deviation(table: Table) -> None:
@@ -258,6 +260,89 @@ def test_several_seeds_have_mean_and_deviation(table: Table) -> None:
     assert found["sd"] == pytest.approx(statistics.stdev(last), abs=1e-3)
     assert ours(results)["command"].endswith("--methods fedaws --seeds 3")
     assert f"{found['mean']:.1f} ± {found['sd']:.1f}" in results_page(results)
+
+
+def test_two_seeds_are_shown_one_by_one_without_a_deviation(table: Table) -> None:
+    run(plan(table, RUNS, ["plain"], ["fedaws"], seeds=2))
+    results = collect(table, RUNS)
+    a, b = ours(results)["precision@1"]["runs"]
+    assert f"| {a:.1f}, {b:.1f} |" in results_page(results)
+
+
+# --- the paper's configuration, and code that has changed ------------------------------------------------------------
+
+
+@pytest.fixture
+def told(table: Table) -> Table:
+    """The same table, which says what the paper's configuration is."""
+    paper = ("spread.regularizer=nearest", "spread.neighbors=2", "spread.bounded=false", "clients.class_lr=none")
+    return table.model_copy(update={"as_paper": paper})
+
+
+def test_the_papers_configuration_is_run_beside_ours(told: Table) -> None:
+    run(plan(told, RUNS, ["plain"], ["fedaws"]))
+    run(plan(told, RUNS, ["plain"], ["fedaws"], as_paper=True))
+    cell = gather(told, RUNS, RUNS)["rows"]["plain"]["methods"]["fedaws"]
+    assert cell["as_paper"]["configuration"] == "eq. (7), k = 2, λ = 10; the paper's"
+    assert cell["ours"]["configuration"].startswith("eq. (6), ν = 1, λ = 10; not the paper's: regulariser, bounded")
+    assert cell["as_paper"]["command"].endswith("--methods fedaws --as-paper")
+    assert plan(told, RUNS, ["plain"], ["fedaws"], as_paper=True) == []
+
+
+def test_a_table_that_does_not_say_what_the_papers_configuration_is_cannot_run_it(table: Table) -> None:
+    message = refusal(lambda: plan(table, RUNS, ["plain"], ["fedaws"], as_paper=True))
+    assert message == "small.toml does not say what the paper's configuration is; add as_paper = [...] to it"
+
+
+@pytest.mark.parametrize("name", tables())
+def test_only_a_configuration_that_is_the_papers_is_called_so(name: str) -> None:
+    table = load_table(name)
+    for row, of_row in table.rows.items():
+        for method in (m for m in of_row.paper if m not in CENTRALISED):
+            assert configuration(configured(table, row, method, as_paper=True)).endswith("the paper's")
+            if method == "fedaws":
+                assert "not the paper's: " in configuration(configured(table, row, method))
+
+
+def test_a_figure_of_code_that_computes_otherwise_now_is_called_stale(
+    told: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(plan(told, RUNS, ["plain"], ["fedaws"]))
+    assert not ours(update(told, RUNS, RUNS))["stale"]
+    assert "(stale)" not in results_page(read_results(RUNS / "small.json"))
+    monkeypatch.setattr(fedaws.experiments.results, "fingerprint", lambda cfg: [0.0] * 8)
+    assert ours(update(told, RUNS, RUNS))["stale"]
+    assert "(stale)" in results_page(read_results(RUNS / "small.json"))
+
+
+def test_a_figure_without_a_fingerprint_is_called_stale(told: Table) -> None:
+    run(plan(told, RUNS, ["plain"], ["fedaws"]))
+    (RUNS / "plain/fedaws-seed0/fingerprint.json").unlink()
+    assert ours(gather(told, RUNS, RUNS))["stale"]
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("table*.json")), ids=lambda path: path.stem)
+def test_no_published_figure_is_of_code_that_has_changed_unless_it_says_so(path: Path) -> None:
+    """Fails where a change of the code changes results: run the figure again, or gather the table to mark it stale."""
+    published = read_results(path)
+    now = marked(load_table(path.stem), read_results(path))
+    for row, of_row in published["rows"].items():
+        for method, cell in of_row["methods"].items():
+            for kind in KINDS:
+                if cell.get(kind):
+                    found = now["rows"][row]["methods"][method][kind]
+                    for key in ("stale", "configuration"):
+                        assert cell[kind].get(key) == found.get(key), (row, method, kind)
+
+
+def test_the_name_of_before_is_told_and_still_serves(cli: Cli) -> None:
+    code, out, err = cli("reproduce", "table2", "--show", "--json", "--out", "nowhere")
+    assert code == 0
+    assert "table2 is the paper's Table 3" in err
+    assert json.loads(out)["table"] == "table3"
+
+
+# --- what a run has left ---------------------------------------------------------------------------------------------
 
 
 def test_an_unfinished_run_shows_its_latest_figures_and_says_so(table: Table) -> None:
@@ -391,8 +476,8 @@ def test_where_no_row_has_its_data_it_is_a_mistake(sparse: Table, refused: Refus
 
 def test_what_the_paper_has_not_is_shown_as_nothing(sparse: Table) -> None:
     page = results_page(collect(sparse, RUNS))
-    assert "| generated | `fixed` (Baseline-2) | P@1 | – | – | – | – |" in page
-    assert "|  | `sleec` (oracle, centralised) | P@1 | 12.5 | – | – | – |" in page
+    assert "| generated | `fixed` (Baseline-2) | P@1 | – | – | – | – | – | – |" in page
+    assert "|  | `sleec` (oracle, centralised) | P@1 | 12.5 | – | – | – | – | – |" in page
 
 
 def test_a_method_may_have_settings_in_one_row_alone(sparse: Table) -> None:
@@ -582,7 +667,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["table9"], "no table 'table9'; there are table1, table2, table4, or give the path of a .toml file"),
+        (["table9"], "no table 'table9'; there are table1, table3, table4, or give the path of a .toml file"),
         (["none.toml"], "none.toml: No such file or directory"),
         (["table1", "--rows", "mnist"], "table1: unknown row 'mnist'; there are cifar10-resnet8, cifar10-resnet32"),
         (["table1", "--rows", ","], "table1: unknown row ','; there are"),

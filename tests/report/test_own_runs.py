@@ -79,11 +79,11 @@ def test_a_preset_on_other_data_is_not_called_by_its_own(tmp_path: Path) -> None
 
 
 def test_three_methods_of_ones_own_with_the_same_settings_are_three_rows(three: list[Path]) -> None:
-    for folder, role in zip(three, ["the paper's", "uniformity", "linear loss"], strict=True):
+    for folder, role in zip(three, ["FedAwS", "uniformity", "linear loss"], strict=True):
         tell(folder, own_method=True, role=role)
     page = page_of(*three)
     assert [group.label for group in collect(three).groups] == [
-        "fedaws (the paper's)", "fedaws (uniformity)", "fedaws (linear loss)",
+        "fedaws (FedAwS)", "fedaws (uniformity)", "fedaws (linear loss)",
     ]  # fmt: skip
     assert "3 methods · 1 seed" in page.text
     assert "0, 0, 0" not in page.text

@@ -27,6 +27,7 @@ from fedaws.core.pairs import Pair, make_pair
 from fedaws.core.schedule import schedule
 from fedaws.core.spreadout import resolve_neighbors
 from fedaws.data.federated import FederatedData
+from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.types import Broadcast, Update
 
@@ -214,6 +215,10 @@ def respond(cfg: Config) -> Respond:
         return lambda sent, others: sent.expand(len(others), *sent.shape)
     numbers = range(cfg.train.rounds)
     factors = torch.tensor([schedule(cfg.train, t) for t in numbers])
+    if cfg.spread.optimizer != "sgd":
+        raise FedawsError(
+            f"the attack on rows knows no spread.optimizer={cfg.spread.optimizer}; got a run with it, wanted sgd"
+        )
     every = cfg.spread.every
     moments_due = torch.tensor([due(every, t, 2, "all") for t in numbers])
     spread, pair = cfg.spread, make_pair(cfg.spread)

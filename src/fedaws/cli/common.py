@@ -27,6 +27,7 @@ _EXTRAS = {
     "onnxscript": "export",
     "onnxruntime": "export",
     "dp_accounting": "privacy",
+    "optuna": "tune",
 }
 """Modules that not everybody has, and the extra that brings them."""
 

@@ -36,17 +36,18 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
 
 def results_table(results: "Results", rows: Sequence[str], methods: Sequence[str]) -> Table:
     """The paper's figures and ours side by side, for these rows and methods."""
-    from fedaws.experiments.markdown import COLUMNS, result_lines
+    from fedaws.experiments.markdown import AS_PAPER, COLUMNS, result_lines
 
-    table = Table(title=escape(results["title"]), caption="percent; with several seeds mean ± standard deviation")
-    for name in COLUMNS:
-        table.add_column(
-            name, justify="right" if name in ("paper", "ours", "time") else "left", no_wrap=name != "rounds"
-        )
+    caption = "percent; as paper: its configuration, run by us; stale: of code that would come to another figure today"
+    table, how = Table(title=escape(results["title"]), caption=caption), "rounds; configuration"
+    for name in (*COLUMNS[:-3], how, COLUMNS[-1]):
+        right = name in ("paper", AS_PAPER, "ours", "time")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name not in ("method", "ours", how))
     for row in (results["rows"][name] for name in rows):
         table.add_row(f"[bold]{escape(row['label'])}")
-        for method, *cells in result_lines(results, row, methods):
-            table.add_row(f"  {method}", *map(escape, cells))
+        for method, *cells, settings, rounds, time in result_lines(results, row, methods):
+            told = "; ".join(dict.fromkeys(text for text in (rounds, settings) if text))
+            table.add_row(f"  {method}", *map(escape, (*cells, told, time)))
         table.add_section()
     return table
 

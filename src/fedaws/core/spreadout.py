@@ -24,6 +24,7 @@ from fedaws.core.method import Spread, When
 from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say spreadout.nearest
 from fedaws.core.mining import nearest_known_
 from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
+from fedaws.core.optimizers import make_optimizer
 from fedaws.core.pairs import Pair, hinge, make_pair
 from fedaws.machine import blocks
 from fedaws.types import Memory
@@ -142,11 +143,11 @@ def make_spread(cfg: Config) -> Spread:
 
     def init(W: Tensor) -> Memory:
         known = no_neighbors_yet(cfg.spread, W)
-        return {} if known is None else {NEIGHBORS: known}
+        return make_optimizer(cfg.spread.optimizer).init({"W": W}) | ({} if known is None else {NEIGHBORS: known})
 
     def step(W: Tensor, classes: Tensor, when: When, rng: torch.Generator, memory: Memory) -> Memory:
         all_rows = due(cfg.spread.every, when.round_num, len(W), cfg.clients.per_round)
-        spread_(W, classes, cfg.spread, when.lr, rng, when.factor, all_rows, memory.get(NEIGHBORS))
+        spread_(W, classes, cfg.spread, when.lr, rng, when.factor, all_rows, memory)
         return memory
 
     return Spread(step, init)
@@ -160,21 +161,27 @@ def spread_(
     rng: torch.Generator,
     factor: float = 1.0,
     moments_due: bool = True,
-    known: Tensor | None = None,
+    memory: Memory | None = None,
 ) -> Tensor:
     r"""Algorithm 1, line 14, in place: :math:`W \leftarrow W - \lambda\eta \nabla reg(W)`, rows back on the sphere.
 
     `lr` is η (the schedule's `factor` already in it). A bounded step is at most `factor` / 2M: the bound keeps the step
     from diverging, the factor lets it come to rest with the schedule, whatever λ. Only where `moments_due` are all rows
-    centred and whitened. `known` has the classes' neighbours as far as they were found, and is brought up to date.
+    centred and whitened. `memory` has what the optimiser and mining remember, and is brought up to date; by default it
+    is forgotten.
     """
     step, pair = cfg.weight * lr, make_pair(cfg)
+    memory = make_optimizer(cfg.optimizer).init({"W": W}) if memory is None else memory
     for _ in range(cfg.steps):
         if moments_due and (cfg.center or cfg.whiten or pair is None):
             whiten = cfg.whiten or pair is None
             moments_(W, cfg.center or pair is None, factor * cfg.whitening if whiten else 0)
-        if pair is not None and step > 0:
-            _pair_step_(W, cohort, cfg, pair, step, rng, factor, known)
+        if pair is None or step == 0:
+            continue
+        if cfg.optimizer == "sgd":
+            _pair_step_(W, cohort, cfg, pair, step, rng, factor, memory)
+        else:
+            _optimizer_step_(W, _whole_gradient(W, cohort, cfg, pair, rng, memory), cfg, step, memory)
     return W
 
 
@@ -186,7 +193,7 @@ def _pair_step_(
     step: float,
     rng: torch.Generator,
     factor: float,
-    known: Tensor | None,
+    memory: Memory,
 ) -> None:
     k = resolve_neighbors(cfg, len(W))
     if cfg.regularizer == "nearest" and k == "all":
@@ -201,14 +208,41 @@ def _pair_step_(
             step = min(step, factor / (2 * bound))
         to_sphere_(W, W.sub(gradient, alpha=step))
     elif len(cohort):
-        candidates = sample_candidates(cfg, len(W), rng, W.device)
-        neighbors = nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
-        ids, gradient, slopes, degrees = mined_gradient(W, cohort, neighbors, pair)
+        ids, gradient, slopes, degrees = mined_gradient(W, cohort, _mined(W, cohort, cfg, k, rng, memory), pair)
         rows, steps = W[ids], torch.full_like(slopes, step)
         if cfg.bounded:
             steps = steps.minimum(factor / (2 * mined_smoothness(slopes, degrees, pair)))
         moved = rows - steps[:, None] * gradient
         W.index_copy_(0, ids, to_sphere_(rows, moved))
+
+
+def _mined(W: Tensor, cohort: Tensor, cfg: SpreadConfig, k: int, rng: torch.Generator, memory: Memory) -> Tensor:
+    """N_k within C′ of each class of the cohort, [m, k]."""
+    candidates, known = sample_candidates(cfg, len(W), rng, W.device), memory.get(NEIGHBORS)
+    return nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
+
+
+def _whole_gradient(
+    W: Tensor, cohort: Tensor, cfg: SpreadConfig, pair: Pair, rng: torch.Generator, memory: Memory
+) -> Tensor:
+    """∇reg for all rows [C, d]: an optimiser's memory moves also those that no pair touches."""
+    k = resolve_neighbors(cfg, len(W))
+    if k == "all":
+        gradient = pairs_gradient(W, pair)[0]
+        return gradient.sub_(W, alpha=4.0 * (len(W) - 1)) if pair.of_distance else gradient
+    whole = torch.zeros_like(W)
+    if len(cohort):
+        ids, gradient, _, _ = mined_gradient(W, cohort, _mined(W, cohort, cfg, k, rng, memory), pair)
+        whole.index_copy_(0, ids, gradient)
+    return whole
+
+
+def _optimizer_step_(W: Tensor, gradient: Tensor, cfg: SpreadConfig, step: float, memory: Memory) -> None:
+    """Line 14 by another optimiser (Remark 1), with λη as its learning rate; nothing bounds it."""
+    own = {name: tensor for name, tensor in memory.items() if name != NEIGHBORS}
+    moved, own = make_optimizer(cfg.optimizer).step({"W": W}, {"W": -gradient}, own, step)
+    memory.update(own)
+    to_sphere_(W, W + moved["W"])
 
 
 def smoothness(slope: float, sigma_squared: float, curvature: float = 2.0) -> float:

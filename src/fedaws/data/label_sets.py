@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaws.data.federated import FederatedData, checked_names, deal_out, hold_out, what_is_tested
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
-from fedaws.sparse import SparseRows, from_numpy, is_scipy, starts_of
+from fedaws.sparse import SparseRows, from_lists, from_numpy, is_scipy, starts_of
 from fedaws.types import ClassFacts
 
 
@@ -32,6 +32,7 @@ def from_sparse(
     classes_per_client: int = 1,
     every_label: bool = False,
     validation: float = 0.0,
+    held_out_labels: Literal["all", "one"] = "all",
     class_names: Sequence[str] | None = None,
     propensity: tuple[float, float] = (0.55, 1.5),
     cooccurrence: bool = False,
@@ -44,7 +45,8 @@ def from_sparse(
     feature is nobody's. For testing it keeps all of them. A class that no example was drawn for keeps an
     untrained row. With `cooccurrence` the server is told how many training examples have both of two labels, which some
     methods need and no client knows. `propensity` are A and B of Jain et al. 2016, for propensity-scored precision.
-    `validation` as in :func:`from_arrays`.
+    `validation` as in :func:`from_arrays`; with `held_out_labels="one"` the rows held out have the one label that a
+    client would know.
 
     >>> from scipy.sparse import csr_matrix
     >>> data = from_sparse(csr_matrix([[0, 1.0], [2.0, 0], [0, 0]]), csr_matrix([[1, 0, 1], [0, 1, 0], [1, 1, 1]]))
@@ -71,6 +73,8 @@ def from_sparse(
     if validation:
         rows, held_out = hold_out(len(sets), validation, seed)
         test_features, test_sets = features.index_select(0, held_out), sets.index_select(0, held_out)
+        if held_out_labels == "one":
+            test_sets = from_lists([[c] if c >= 0 else [] for c in one_label(sets, seed)[held_out].tolist()], classes)
     counts = torch.bincount(sets.index_select(0, rows).indices if validation else sets.indices, minlength=classes)
     weights = inverse_propensities(counts, len(rows), *propensity)
     rows = rows[(sets.counts[rows] > 0) & _has_features(features)[rows]]

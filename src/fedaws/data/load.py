@@ -73,6 +73,7 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
             classes_per_client=data.classes_per_client or classes_per_client,
             every_label=data.every_label,
             validation=data.validation,
+            held_out_labels=data.held_out_labels,
             propensity=_propensity(cfg),
             cooccurrence=cooccurrence,
             seed=cfg.seed,

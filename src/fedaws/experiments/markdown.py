@@ -8,8 +8,11 @@ from fedaws.evaluate.catalogue import duration, format_mean
 Results = dict[str, Any]
 """What `fedaws.experiments.results.collect` gives and `docs/results/*.json` hold."""
 
-COLUMNS = ["method", "measure", "paper", "ours", "rounds", "time"]
+AS_PAPER = "as paper"
+COLUMNS = ["method", "measure", "paper", AS_PAPER, "ours", "configuration of ours", "rounds", "time"]
 NOTHING = "–"
+FEWEST = 3
+"""Seeds of which a standard deviation is given."""
 
 
 def results_page(results: Results) -> str:
@@ -20,10 +23,12 @@ def results_page(results: Results) -> str:
         f"# {results['title']}",
         "",
         f"Made by `fedaws reproduce {name}` from [{name}.json]({name}.json), and not by hand.",
-        f"{', '.join(measures)} in percent, with several seeds mean ± standard deviation; time of training per run.",
+        f"{', '.join(measures)} in percent; of three seeds or more mean ± standard deviation, of fewer each run; time",
+        "of training per run. *As paper* is the paper's configuration, run by us, as far as the paper tells it.",
+        "*Stale* figures are of code that would come to others today.",
         "",
         _markdown_row(["data, model", *COLUMNS]),
-        _markdown_row(["---", "---", "---", "---:", "---:", "---", "---:"]),
+        _markdown_row(["---", "---", "---", "---:", "---:", "---:", "---", "---", "---:"]),
     ]
     for row in results["rows"].values():
         label = row["label"]
@@ -33,11 +38,13 @@ def results_page(results: Results) -> str:
             label = ""
     for key, row in results["rows"].items():
         done = {method: cell["ours"] for method, cell in row["methods"].items() if cell["ours"]}
-        if done:
+        as_paper = {method: run for method, cell in row["methods"].items() if (run := cell.get("as_paper"))}
+        if done or as_paper:
             plotted = results.get("plots", True) and any("curve" in ours for ours in done.values())
             plot = [f"![{measures[0]} by round]({plot_name(results, key)})", ""] if plotted else []
             lines += ["", f"## {row['label']}", "", *plot]
             lines += [_origin(method, ours) for method, ours in done.items()]
+            lines += [_origin(method, run, True) for method, run in as_paper.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -47,25 +54,38 @@ def plot_name(results: Results, row: str) -> str:
 
 
 def result_lines(results: Results, row: dict[str, Any], methods: Collection[str]) -> Iterator[list[str]]:
-    """For these methods of a row, and each measure: method, measure, the paper's figure, ours, rounds, time."""
+    """For these methods of a row, and each measure: the cells of `COLUMNS`."""
     for method in (m for m in row["methods"] if m in methods):
         paper = row["methods"][method]["paper"]
         ours = row["methods"][method]["ours"]
-        ends = [_rounds(ours), duration(round(ours["seconds"]))] if ours else [NOTHING, NOTHING]
+        as_paper = row["methods"][method].get("as_paper")
+        ends = [NOTHING] * 3
+        if ours:
+            ends = [ours.get("configuration", NOTHING), _rounds(ours), duration(round(ours["seconds"]))]
         for number, measure in enumerate(results["measures"]):
             figures = [
-                _figure({"mean": paper[measure], "sd": None}) if paper else NOTHING,
-                _figure(ours[measure]) if ours else NOTHING,
+                _percent(paper[measure]) if paper else NOTHING,
+                *(_figure(run, measure) if run else NOTHING for run in (as_paper, ours)),
             ]
             first = number == 0
             short = measure.replace("precision", "P")
-            yield [method if first else "", short, *figures, *(ends if first else ["", ""])]
+            yield [method if first else "", short, *figures, *(ends if first else [""] * 3)]
 
 
-def _figure(percent: dict[str, Any]) -> str:
-    """As the catalogue has it, but for the sign: all figures of a page are percentages."""
-    spread = None if percent["sd"] is None else percent["sd"] / 100
-    return format_mean(percent["mean"] / 100, spread, "percent").removesuffix(" %")
+def _figure(run: dict[str, Any], measure: str) -> str:
+    """Mean ± standard deviation of three runs or more, else the runs themselves; all figures are percentages."""
+    found = run[measure]
+    several = len(found["runs"]) >= FEWEST
+    text = (
+        format_mean(found["mean"] / 100, found["sd"] / 100, "percent").removesuffix(" %")
+        if several
+        else ", ".join(_percent(value) for value in found["runs"])
+    )
+    return f"{text} (stale)" if run.get("stale") else text
+
+
+def _percent(value: float) -> str:
+    return format_mean(value / 100, None, "percent").removesuffix(" %")
 
 
 def _rounds(ours: dict[str, Any]) -> str:
@@ -103,13 +123,15 @@ def _length(ours: dict[str, Any]) -> list[str]:
     return [f"{done:,}", *other_length]
 
 
-def _origin(method: str, ours: dict[str, Any]) -> str:
+def _origin(method: str, ours: dict[str, Any], as_paper: bool = False) -> str:
     seeds = f"{'seeds' if len(ours['seeds']) > 1 else 'seed'} {', '.join(map(str, ours['seeds']))}"
     made_with = ", ".join([*(f"{name} {number}" for name, number in ours["versions"].items()), ours["machine"]])
     about = (
         f"largest class cosine {ours['max_cosine']:.2f}" if "max_cosine" in ours else f"`{' '.join(ours['settings'])}`"
     )
-    return f"- `{method}`, {seeds}: {about}; `{ours['command']}` ({made_with})"
+    kind = f" in the paper's configuration ({ours.get('configuration', NOTHING)})" if as_paper else ""
+    stale = "**stale**; " if ours.get("stale") else ""
+    return f"- `{method}`{kind}, {seeds}: {stale}{about}; `{ours['command']}` ({made_with})"
 
 
 def _markdown_row(cells: list[str]) -> str:

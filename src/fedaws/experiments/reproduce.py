@@ -9,6 +9,7 @@ from typing import Any
 from fedaws import config as configuration
 from fedaws.config import Config, check_effects
 from fedaws.errors import FedawsError, MissingData
+from fedaws.experiments.fingerprint import fingerprint
 from fedaws.experiments.paper_tables import CENTRALISED, Table
 from fedaws.files import read_json, write_text
 from fedaws.record.folder import RunFolder
@@ -17,6 +18,7 @@ from fedaws.record.made_with import MADE_WITH, made_with
 from fedaws.training.session import Interrupted, Reporter
 from fedaws.training.train import train
 
+FINGERPRINT = "fingerprint.json"
 ORACLE_FILE = "oracle.json"
 """All that a centralised oracle leaves of a run: it has no rounds, and no model that others could load."""
 
@@ -39,6 +41,7 @@ class Record:
     metrics: list[Metrics]
     finished: bool  # it has come to its end, and its figures are there
     made_with: dict[str, str]
+    fingerprint: list[float] | None = None  # of the code that made it
 
     @property
     def last(self) -> Metrics:
@@ -57,8 +60,9 @@ def read_record(place: Path) -> Record | None:
     cfg = folder.config()
     metrics = folder.metrics()
     finished = folder.finished and any(row["round"] >= cfg.train.rounds for row in metrics)
-    note = place / MADE_WITH
-    return Record(place, cfg, metrics, finished, _read_object(note) if note.exists() else {})
+    note, stamp = place / MADE_WITH, place / FINGERPRINT
+    stamped = _read_object(stamp).get("fingerprint") if stamp.exists() else None
+    return Record(place, cfg, metrics, finished, _read_object(note) if note.exists() else {}, stamped)
 
 
 def _read_object(path: Path, *keys: str) -> dict[str, Any]:
@@ -80,19 +84,24 @@ def plan(
     seeds: int = 1,
     rounds: int | None = None,
     settings: Sequence[str] = (),
+    as_paper: bool = False,
 ) -> list[Job]:
     """The runs of these rows and methods that are not finished, the first seed of all before the second of any.
 
     All configurations are made here, and compared with what was begun: a mistake in the last one shows at once.
+    `as_paper` runs the paper's configuration in place of ours.
     """
+    if as_paper and not table.as_paper:
+        raise FedawsError(f"{table.source} does not say what the paper's configuration is; add as_paper = [...] to it")
+    methods = [method for method in methods if not (as_paper and method in CENTRALISED)]
     jobs = []
     for number in range(seeds):
         for row in rows:
             for method in (m for m in methods if m in table.rows[row].paper):
-                cfg = configured(table, row, method, rounds, settings)
+                cfg = configured(table, row, method, rounds, settings, as_paper)
                 cfg = cfg.with_(seed=cfg.seed + number)
                 check_effects(cfg)
-                place = out / row / f"{method}-seed{cfg.seed}"
+                place = out / row / f"{folder_stem(method, as_paper)}{cfg.seed}"
                 record = read_record(place)
                 if record is not None:
                     same_config(cfg, record.config, place)
@@ -101,9 +110,21 @@ def plan(
     return jobs
 
 
-def configured(table: Table, row: str, method: str, rounds: int | None = None, settings: Iterable[str] = ()) -> Config:
+def folder_stem(method: str, as_paper: bool) -> str:
+    """What the names of a method's run folders begin with; its seed follows."""
+    return f"{method}-paper-seed" if as_paper else f"{method}-seed"
+
+
+def configured(
+    table: Table,
+    row: str,
+    method: str,
+    rounds: int | None = None,
+    settings: Iterable[str] = (),
+    as_paper: bool = False,
+) -> Config:
     """The configuration of one run; to stop early is to have fewer rounds, and nothing else."""
-    cfg = table.preset(row, method).override([*settings, f"method={method}"])
+    cfg = table.preset(row, method, as_paper).override([*settings, f"method={method}"])
     return cfg.override([f"train.rounds={table.most_rounds(method, rounds or cfg.train.rounds)}"])
 
 
@@ -131,6 +152,7 @@ def reproduce(jobs: Sequence[Job], reporter: Callable[[Job], Reporter], changed:
 def _run(job: Job, reporter: Reporter) -> None:
     if job.config.method not in CENTRALISED:
         train(config=job.config, folder=job.place, resume=True, reporter=reporter)
+        write_text(job.place / FINGERPRINT, json.dumps({"fingerprint": fingerprint(job.config)}) + "\n")
         return
     from fedaws.experiments.sleec.measure import measure_sleec  # noqa: PLC0415 - nothing else need wait for scikit-learn
 

@@ -9,17 +9,35 @@ from typing import Any
 
 from fedaws.config import Config, typed
 from fedaws.errors import FedawsError
+from fedaws.experiments.fingerprint import fingerprint, same
 from fedaws.experiments.markdown import Results, plot_name, results_page
-from fedaws.experiments.paper_tables import ROLES, Table
-from fedaws.experiments.reproduce import Record, configured, read_record
+from fedaws.experiments.paper_tables import CENTRALISED, ROLES, Table
+from fedaws.experiments.paper_tables.departures import configuration
+from fedaws.experiments.reproduce import Record, configured, folder_stem, read_record
 from fedaws.files import read_json, write_text
 from fedaws.record.journal import differences
 from fedaws.training.checks import COLLAPSED
 
 
 def gather(table: Table, out: Path, folder: Path) -> Results:
-    """The results that were written to `folder`, brought up to what lies in the run folders below `out`."""
-    return merge(read_results(folder / f"{table.name}.json"), collect(table, out))
+    """The results that were written to `folder`, brought up to what lies in the run folders below `out`, and marked
+    where the code has changed since.
+    """
+    return marked(table, merge(read_results(folder / f"{table.name}.json"), collect(table, out)))
+
+
+def marked(table: Table, results: Results) -> Results:
+    """With each figure's configuration, and whether it is stale: of code that has another fingerprint than this."""
+    for row, of_row in results["rows"].items():
+        for method, cell in of_row["methods"].items():
+            for kind in KINDS:
+                ours = cell.get(kind)
+                if ours and method not in CENTRALISED and row in table.rows:
+                    own = [each for each in ours["settings"] if not each.startswith("train.rounds=")]
+                    cfg = configured(table, row, method, None, own, kind == "as_paper")
+                    ours["configuration"] = configuration(cfg)
+                    ours["stale"] = not same(ours.get("fingerprint"), fingerprint(cfg))
+    return results
 
 
 def write_results(results: Results, folder: Path) -> None:
@@ -50,6 +68,10 @@ def read_results(path: Path) -> Results:
     return results
 
 
+KINDS = ("as_paper", "ours")
+"""Of a cell beside the paper's own figure: ours with the paper's configuration, and with the best that we know."""
+
+
 def merge(old: Results, new: Results) -> Results:
     """New figures in place of old ones; but an unfinished run does not replace a finished one that is as long."""
 
@@ -62,7 +84,8 @@ def merge(old: Results, new: Results) -> Results:
     for name, row in new["rows"].items():
         known = rows.get(name, {"methods": {}})["methods"]
         cells = {
-            m: cell | {"ours": better(known.get(m, {}).get("ours"), cell["ours"])} for m, cell in row["methods"].items()
+            m: cell | {kind: better(known.get(m, {}).get(kind), cell.get(kind)) for kind in KINDS}
+            for m, cell in row["methods"].items()
         }
         rows[name] = row | {"methods": known | cells}
     return new | {"rows": rows}
@@ -83,6 +106,7 @@ def collect(table: Table, out: Path) -> Results:
                     method: {
                         "role": ROLES[method],
                         "paper": dict(zip(table.measures, figures, strict=True)) if figures else None,
+                        "as_paper": _ours(table, name, method, out, as_paper=True),
                         "ours": _ours(table, name, method, out),
                     }
                     for method, figures in row.paper.items()
@@ -93,35 +117,37 @@ def collect(table: Table, out: Path) -> Results:
     }
 
 
-def _ours(table: Table, row: str, method: str, out: Path) -> dict[str, Any] | None:
+def _ours(table: Table, row: str, method: str, out: Path, as_paper: bool = False) -> dict[str, Any] | None:
     """The figures of the finished runs; if there are none, of the unfinished one that has come furthest."""
-    begun = [record for place in (out / row).glob(f"{method}-seed*") if (record := read_record(place)) is not None]
+    places = (out / row).glob(f"{folder_stem(method, as_paper)}*")
+    begun = [record for place in places if (record := read_record(place)) is not None]
     begun = sorted((record for record in begun if record.metrics), key=lambda record: record.config.seed)
     if not begun:
         return None
     records = [record for record in begun if record.finished] or [max(begun, key=lambda record: record.last["round"])]
     _check(records, table)
     first = records[0]
-    usual = configured(table, row, method)
+    usual = configured(table, row, method, as_paper=as_paper)
     made_with = {key: ", ".join(dict.fromkeys(r.made_with.get(key, "?") for r in records)) for key in first.made_with}
     return {
         **{name: _statistics([100 * record.last[name] for record in records]) for name in table.measures},
         "seeds": [record.config.seed for record in records],
         "finished": first.finished,
-        **(_by_round(table, row, method, records) if "round" in first.last else {}),
+        **({"fingerprint": first.fingerprint} if first.fingerprint else {}),
+        **(_by_round(table, row, method, records, as_paper) if "round" in first.last else {}),
         **{name: _mean(records, name) for name in ("seconds", "prediction_seconds", "bytes") if name in first.last},
         "validation": first.config.data.validation,
-        "settings": [*table.own_settings(row, method), *_settings(usual, first.config)],
-        "command": _command(table, row, method, records, usual),
+        "settings": [*([] if as_paper else table.own_settings(row, method)), *_settings(usual, first.config)],
+        "command": _command(table, row, method, records, usual, as_paper),
         "machine": made_with.pop("machine", "?"),
         "versions": made_with,
     }
 
 
-def _by_round(table: Table, row: str, method: str, records: list[Record]) -> dict[str, Any]:
+def _by_round(table: Table, row: str, method: str, records: list[Record], as_paper: bool) -> dict[str, Any]:
     """How long federated runs were and should have been, how they ended, and their curves."""
     planned = records[0].config.train.rounds
-    preset = table.preset(row, method).train.rounds
+    preset = table.preset(row, method, as_paper).train.rounds
     cosines = [record.last["max_cosine"] for record in records]
     return {
         "rounds": records[0].last["round"],
@@ -163,9 +189,9 @@ def _settings(usual: Config, cfg: Config) -> list[str]:
     return [f"{key}={typed(value)}" for key, value, _ in differences(cfg, usual) if key not in left_out]
 
 
-def _command(table: Table, row: str, method: str, records: list[Record], usual: Config) -> str:
+def _command(table: Table, row: str, method: str, records: list[Record], usual: Config, as_paper: bool) -> str:
     """What is typed to have these runs again."""
-    words = ["fedaws", "reproduce", table.source, "--rows", row, "--methods", method]
+    words = ["fedaws", "reproduce", table.source, "--rows", row, "--methods", method, *["--as-paper"] * as_paper]
     first, last = records[0].config, records[-1].config
     if last.seed > first.seed:
         words += ["--seeds", str(last.seed - first.seed + 1)]

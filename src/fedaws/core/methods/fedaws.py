@@ -14,8 +14,8 @@ from fedaws.types import ClassFacts
 
 
 def method(cfg: Config, _: ClassFacts | None) -> Method:
-    """The paper's own."""
+    """What `[spread]` says; whether that is the paper's, `fedaws reproduce` tells."""
     loss = positive_loss(cfg)
     if cfg.privacy.rows == "private":
         return Method("fedaws", "rows that stay at home", "private", loss, own_spread=make_sum_spread(cfg))
-    return Method("fedaws", "the paper's", "own", loss, spread=spreadout.make_spread(cfg))
+    return Method("fedaws", "FedAwS", "own", loss, spread=spreadout.make_spread(cfg))

@@ -28,6 +28,7 @@ class Row(Section):
     settings: tuple[str, ...] = ()  # key=value, as after -s
     paper: Annotated[dict[str, Percentages], Field(min_length=1)]  # the row has these methods and no others
     method_settings: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # what a method has in this row alone
+    as_paper: tuple[str, ...] = ()  # what the paper's configuration has in this row beside the table's
 
 
 class Table(Section):
@@ -38,6 +39,7 @@ class Table(Section):
     measures: Annotated[tuple[str, ...], Field(min_length=1)] = ("precision@1",)
     stop_early: dict[str, Count] = Field(default_factory=dict)  # rounds that are enough to see a method collapse
     settings: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # what a method has beside its row's
+    as_paper: tuple[str, ...] = ()  # what makes the presets the paper's configuration
     plots: bool = True  # a plot by round for each row
     rows: Annotated[dict[str, Row], Field(min_length=1)]
 
@@ -50,10 +52,12 @@ class Table(Section):
         """What a method of a row has beside the row's preset and settings."""
         return [*self.settings.get(method, ()), *self.rows[row].method_settings.get(method, ())]
 
-    def preset(self, row: str, method: str) -> Config:
-        """The row's preset with its settings and the method's own."""
-        settings = [*self.rows[row].settings, *self.own_settings(row, method), f"method={method}"]
-        return load(self.rows[row].preset).override(settings)
+    def preset(self, row: str, method: str, as_paper: bool = False) -> Config:
+        """The row's preset with its settings and the method's own, or as the paper has it."""
+        of_row = self.rows[row]
+        settings = [*self.as_paper, *of_row.settings, *of_row.as_paper] if as_paper else [*of_row.settings]
+        own = [] if as_paper else self.own_settings(row, method)
+        return load(of_row.preset).override([*settings, *own, f"method={method}"])
 
     def most_rounds(self, method: str, wanted: int) -> int:
         """The rounds of a method where so many are wanted; a centralised one has none, which counts as one."""

@@ -1,0 +1,82 @@
+"""`fedaws tune PRESET`: the same number of tries for every method."""
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedaws.cli import console
+from fedaws.cli.common import Json, Settings, Source, configured, print_json
+from fedaws.cli.tables import text_table
+from fedaws.config import SPARSE
+from fedaws.errors import FedawsError
+from fedaws.files import read_json, write_text
+
+if TYPE_CHECKING:
+    from fedaws.training.session import Reporter
+
+_MEASURES = ("precision@1", "precision@3", "precision@5")
+
+
+def tune_command(
+    source: Source,
+    methods: Annotated[str, typer.Option(help="Comma-separated.")] = "positive-only,fixed,fedaws,softmax",
+    tries: Annotated[int, typer.Option(min=1, max=10_000, help="Tries of each method, of one seed.")] = 30,
+    measure: Annotated[str | None, typer.Option(help="What is to be large; precision@1, of label sets @5.")] = None,
+    vary: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B", help="A setting to vary beside the usual; repeatable.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[Path, typer.Option(help="Folder of the tries.")] = Path("runs/tune"),
+    json: Json = False,
+) -> None:
+    """Give every method the same number of tries, on training rows held out, or go on with it."""
+    cfg = configured(source, settings)
+    from fedaws.experiments.compare import parse_methods
+    from fedaws.experiments.tune import tune, tuning_page
+    from fedaws.training.session import Interrupted
+
+    names, varied = parse_methods(methods), _varied(vary or [])
+    wanted = measure or ("precision@5" if cfg.data.name in SPARSE else "precision@1")
+    if wanted not in _MEASURES:
+        raise FedawsError(f"--measure {wanted}; wanted one of {', '.join(_MEASURES)}")
+    summary = out / "tuning.json"
+    found: dict[str, Any] = read_json(summary) if summary.exists() else {}
+    stop = console.Stop()
+    with console.progress(stop) as progress:
+
+        def reporter(label: str) -> "Reporter":
+            told = progress(label)
+            told.on_warning = lambda message: None  # of a hundred tries some are odd
+            return told
+
+        for name in names:
+            one = cfg.with_(method=name)
+            try:
+                result = tune(one, tries, out / cfg.name / f"{name}.jsonl", wanted, varied, reporter=reporter)
+            except Interrupted:
+                print("stopped; go on with the same command", file=sys.stderr)
+                raise typer.Exit(130) from None
+            found.setdefault(cfg.name, {})[name] = result
+            write_text(summary, json_module.dumps(found, indent=1) + "\n")
+            write_text(out / "tuning.md", tuning_page(found))
+    if json:
+        print_json(found[cfg.name])
+        return
+    rows = [(name, _percents(r["values"]), " ".join(r["settings"])) for name, r in found[cfg.name].items()]
+    console.out.print(text_table(["method", f"{wanted}, held out", "best found"], rows))
+    console.say(f"page: {out / 'tuning.md'}    tries: {out / cfg.name}")
+
+
+def _percents(values: list[float]) -> str:
+    return ", ".join(f"{100 * value:.1f}" for value in values)
+
+
+def _varied(texts: list[str]) -> dict[str, list[str]]:
+    pairs = [text.partition("=") for text in texts]
+    wrong = [text for text, (key, _, values) in zip(texts, pairs, strict=True) if not key or not values]
+    if wrong:
+        raise FedawsError(f"--vary {wrong[0]}; wanted KEY=A,B, as in clients.per_round=50,300")
+    return {key: values.split(",") for key, _, values in pairs}

@@ -1,0 +1,123 @@
+"""`fedaws tune`: equal tries for every method, kept, and the same when the search was stopped."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedaws.experiments.tune
+from fedaws import Config, FedawsError
+from fedaws.data import from_sparse
+from fedaws.experiments.tune import Tries, space_of, tune
+from fedaws.sparse import from_lists
+
+BASE = Config.model_validate(
+    {"method": "fixed", "model": {"hidden": [8], "embedding_dim": 8}, "train": {"rounds": 3, "threads": 1}}
+)
+
+
+def trained(values: Callable[[Config], float]) -> Callable[..., Any]:
+    """In place of training: what the configuration says."""
+
+    class Run:
+        def __init__(self, cfg: Config) -> None:
+            self.metrics = [{"precision@1": values(cfg), "seconds": 1.0}]
+
+    return lambda config, reporter: Run(config)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The runs; longer ones are better up to 12 rounds, and so are more dimensions."""
+    done: list[Config] = []
+
+    def value(cfg: Config) -> float:
+        done.append(cfg)
+        return min(cfg.train.rounds, 12) / 100 + cfg.model.embedding_dim / 10_000
+
+    monkeypatch.setattr(fedaws.experiments.tune, "train", trained(value))
+    return done
+
+
+def test_the_first_try_is_the_preset_and_every_try_is_on_held_out_training_rows(
+    ran: list[Config], tmp_path: Path
+) -> None:
+    tune(BASE, 6, tmp_path / "fixed.jsonl", "precision@1")
+    assert ran[0].model.embedding_dim == 8
+    assert {cfg.data.validation for cfg in ran} == {0.2}
+
+
+def test_the_best_gets_more_rounds_until_these_stop_paying(ran: list[Config], tmp_path: Path) -> None:
+    found = tune(BASE, 6, tmp_path / "fixed.jsonl", "precision@1")
+    assert [length["rounds"] for length in found["lengths"]] == [3, 6, 12, 24]  # 24 is no better than 12
+    assert found["rounds"] == 12
+    assert found["settings"][-1] == "train.rounds=12"
+
+
+def test_all_methods_have_the_same_number_of_tries(ran: list[Config], tmp_path: Path) -> None:
+    for method in ("fixed", "fedaws", "softmax"):
+        tune(BASE.with_(method=method), 7, tmp_path / f"{method}.jsonl", "precision@1")
+    for method in ("fixed", "fedaws", "softmax"):
+        first = [cfg for cfg in ran if cfg.method == method and cfg.seed == 0 and cfg.train.rounds == 3]
+        assert len({cfg.to_toml() for cfg in first}) == 7
+
+
+def test_a_search_that_was_stopped_goes_on_with_the_same_tries(ran: list[Config], tmp_path: Path) -> None:
+    whole = tune(BASE, 9, tmp_path / "whole.jsonl", "precision@1")
+    lines = (tmp_path / "whole.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(lines[:5]) + lines[5][:20], encoding="utf-8")  # the sixth was cut short
+    before = len(ran)
+    assert tune(BASE, 9, cut, "precision@1") == whole
+    assert len(ran) - before == len(lines) - 5
+    assert len(Tries(cut).known) == len(lines)
+
+
+def test_a_try_that_is_refused_or_diverges_is_kept_and_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def value(cfg: Config) -> float:
+        if cfg.model.embedding_dim > 8:
+            raise FedawsError("training diverged")
+        return 0.5
+
+    monkeypatch.setattr(fedaws.experiments.tune, "train", trained(value))
+    found = tune(BASE, 6, tmp_path / "fixed.jsonl", "precision@1")
+    errors = [json.loads(line)["error"] for line in (tmp_path / "fixed.jsonl").read_text().splitlines()]
+    assert "training diverged" in errors
+    assert found["values"] == [0.5, 0.5, 0.5]
+
+
+def test_what_is_varied_is_what_the_method_has() -> None:
+    assert "clients.class_lr" not in space_of(BASE)  # nobody trains fixed rows
+    assert "spread.weight" in space_of(BASE.with_(method="fedaws"))
+    assert "clients.scale" in space_of(BASE.with_(method="softmax"))
+    assert space_of(BASE, {"clients.per_round": ["2", "5"]})["clients.per_round"][1:] == [
+        "clients.per_round=2",
+        "clients.per_round=5",
+    ]
+
+
+def test_a_held_out_row_may_have_the_one_label_that_a_client_would_know() -> None:
+    words, sets = from_lists([[i % 6] for i in range(40)], width=6), [[i % 4, (i + 1) % 4] for i in range(40)]
+    data = [
+        from_sparse(words, from_lists(sets, width=4), validation=0.25, held_out_labels=which)
+        for which in ("one", "all")
+    ]
+    assert [part.y_test.counts.tolist() for part in data] == [[1] * 10, [2] * 10]
+
+
+def test_the_command_tunes_writes_a_page_and_runs_nothing_twice(cli: Callable[..., Any]) -> None:
+    command = ("tune", "digits", "--methods", "fixed", "--tries", "3", "-s", "train.rounds=2", "--json")
+    first, again = cli(*command), cli(*command)
+    assert (first.code, again.code) == (0, 0)
+    assert json.loads(first.out) == json.loads(again.out)
+    assert json.loads(first.out)["fixed"]["tries"] == 3
+    assert "| `fixed` | 3 |" in Path("runs/tune/tuning.md").read_text(encoding="utf-8")
+
+
+def test_a_mistake_is_told_before_anything_is_run(refused: Callable[..., str]) -> None:
+    assert "wanted KEY=A,B" in refused("tune", "digits", "--vary", "clients.per_round")
+    assert "--measure loss" in refused("tune", "digits", "--measure", "loss")
