@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import fedaws
 from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.core.algorithm import run_round
+from fedaws.core.losses import OfScore
 from fedaws.core.methods import method_of
 from fedaws.data.federated import as_input
 from fedaws.machine.blocks import POOLED
@@ -149,7 +150,7 @@ def test_clients_of_convolutions_are_trained_in_as_many_threads_as_torch_has(
         meeting.wait(10)  # all three at once, or it fails
         raise KeyError("enough")
 
-    monkeypatch.setattr("fedaws.core.losses.positive_hinge", met)
+    monkeypatch.setattr("fedaws.core.losses.hinge_of_score", lambda _: OfScore(met, met))
     with pytest.raises(KeyError, match="enough"):
         trained(config(f"train.runner={runner}", "train.block=1", "clients.per_round=3"), threads=3, rounds=1)
     assert len(used) == 3
