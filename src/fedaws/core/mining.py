@@ -6,8 +6,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fedaws.core.rows import best_of, here, ids_of, largest, own_part, places_of, put_together, summed
 from fedaws.errors import FedawsError
 from fedaws.machine import blocks
+from fedaws.sparse import starts_of
 
 _ASKED = 3  # so many of its neighbours does a class ask for theirs
 _QUERIES = 1024  # rows of a tile
@@ -31,10 +33,16 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
             f"num_neighbors={num_neighbors} needs at least {num_neighbors + 1} candidates, got {available}; "
             "lower spread.neighbors or raise spread.candidates"
         )
-    pool = W if candidates is None else W[candidates]
-    own = cohort if candidates is None else _positions(cohort, candidates, len(W))
-    _, found = best_columns(W[cohort], pool, num_neighbors, own, _half_squared_norms(pool))
-    return found if candidates is None else candidates[found]
+    queries = W[cohort]
+    if candidates is None:  # each process looks among its own rows
+        pool = here(W)
+        shift = _half_squared_norms(W, pool)
+        scores, found = best_columns(queries, pool, num_neighbors, places_of(W, cohort), shift)
+        return best_of(W, scores, ids_of(W, found), num_neighbors)[1]
+    pool, part = W[candidates], own_part(W, len(cohort))  # for its own queries among all of C′
+    own = _positions(cohort[part], candidates)
+    _, found = best_columns(queries[part], pool, num_neighbors, own, _half_squared_norms(W, pool))
+    return put_together(W, candidates[found], len(cohort))
 
 
 def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor) -> Tensor:
@@ -67,14 +75,16 @@ def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: 
 def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
     """w_c · w_y of each c of the cohort with each y of its own ids, [m, n], without a copy of the rows w_y."""
     m, n = ids.shape
-    if n > len(W):  # few classes: the sampled product wants no more places than there are columns
-        return (W[cohort] @ W.T).gather(1, ids)
-    starts = torch.arange(0, m * n + 1, n, device=W.device)
+    queries, rows, y = W[cohort], here(W), places_of(W, ids)
+    known = y >= 0
+    if n > len(rows):  # few classes: the sampled product wants no more places than there are columns
+        return summed(W, (queries @ rows.T).gather(1, y.clamp_min(0)).masked_fill_(~known, 0))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR")  # "in beta state"
-        places = torch.sparse_csr_tensor(starts, ids.flatten(), W.new_zeros(m * n), (m, len(W)), check_invariants=False)
-    scores: Tensor = torch.sparse.sampled_addmm(places, W[cohort], W.T, beta=0.0).values()
-    return scores.view(m, n)
+        flat, starts = y[known], starts_of(known.sum(1))
+        places = torch.sparse_csr_tensor(starts, flat, rows.new_zeros(len(flat)), (m, len(rows)), check_invariants=False)
+    scores: Tensor = torch.sparse.sampled_addmm(places, queries, rows.T, beta=0.0).values()
+    return summed(W, queries.new_zeros(m, n).masked_scatter_(known, scores))
 
 
 def best_columns(
@@ -136,14 +146,15 @@ def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     return better, columns
 
 
-def _positions(cohort: Tensor, candidates: Tensor, num_classes: int) -> Tensor:
+def _positions(cohort: Tensor, candidates: Tensor) -> Tensor:
     """Where each of the cohort stands among the candidates, −1 if it does not."""
-    place = cohort.new_full((num_classes,), -1)
-    place[candidates] = torch.arange(len(candidates), device=cohort.device)
-    return place[cohort]
+    ordered, order = candidates.sort()
+    place = torch.searchsorted(ordered, cohort).clamp_max_(len(ordered) - 1)
+    return torch.where(ordered[place] == cohort, order[place], -1)
 
 
-def _half_squared_norms(pool: Tensor) -> Tensor | None:
+def _half_squared_norms(W: Tensor, pool: Tensor) -> Tensor | None:
     """‖w‖²/2 of each row, or None where all are equal and do not change the order."""
     squares = torch.linalg.vector_norm(pool, dim=1).square_().mul_(0.5)
-    return None if float(squares.max() - squares.min()) <= 1e-5 * float(squares.max()) else squares
+    most, least = largest(W, torch.stack([squares.max(), -squares.min()])).tolist()
+    return None if most + least <= 1e-5 * most else squares
