@@ -82,7 +82,9 @@ def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR")  # "in beta state"
         flat, starts = y[known], starts_of(known.sum(1))
-        places = torch.sparse_csr_tensor(starts, flat, rows.new_zeros(len(flat)), (m, len(rows)), check_invariants=False)
+        places = torch.sparse_csr_tensor(
+            starts, flat, rows.new_zeros(len(flat)), (m, len(rows)), check_invariants=False
+        )
     scores: Tensor = torch.sparse.sampled_addmm(places, queries, rows.T, beta=0.0).values()
     return summed(W, queries.new_zeros(m, n).masked_scatter_(known, scores))
 

@@ -23,7 +23,7 @@ def _word(function: Callable[Concatenate[Tensor, _P], _R]) -> Callable[Concatena
     """A function of W that rows elsewhere may answer in their own way."""
 
     @wraps(function)
-    def ask(W: Tensor, *args: _P.args, **options: _P.kwargs) -> _R:
+    def ask(W: Tensor, /, *args: _P.args, **options: _P.kwargs) -> _R:
         if has_torch_function_unary(W):
             answer: _R = handle_torch_function(ask, (W,), W, *args, **options)
             return answer
