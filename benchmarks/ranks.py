@@ -78,7 +78,8 @@ def run(cfg: Config, world: int, folder: Path) -> list[dict[str, Any]]:
     shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     each = [alone if world == 1 else {**alone, **shared, "RANK": str(rank)} for rank in range(world)]
     processes = [subprocess.Popen(command, env=env) for env in each]
-    if any([process.wait() for process in processes]):
+    codes = [process.wait() for process in processes]
+    if any(codes):
         raise SystemExit(f"{world} processes: one has failed")
     return [json.loads((folder.parent / f"{folder.name}-{rank}.json").read_text()) for rank in range(world)]
 

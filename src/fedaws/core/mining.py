@@ -17,11 +17,14 @@ _GROUP = 32  # columns whose maximum is taken first
 _ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
 
 
-def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int) -> Tensor:
+def nearest(
+    W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int, queries: Tensor | None = None
+) -> Tensor:
     r"""N_k(c) within C′, without c: the ids of the k classes nearest to each of the cohort's, nearest first, [m, k].
 
-    Exact, in tiles. Only a group of columns whose maximum passes a row's k-th best so far can hold a better one, so the
-    search looks at few groups instead of at every column, and the matrix product stays the cost.
+    `queries` are W[cohort], where they are at hand. Exact, in tiles. Only a group of columns whose maximum passes a
+    row's k-th best so far can hold a better one, so the search looks at few groups instead of at every column, and the
+    matrix product stays the cost.
 
     >>> nearest(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.tensor([0, 2]), None, 1)
     tensor([[1],
@@ -33,7 +36,7 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
             f"num_neighbors={num_neighbors} needs at least {num_neighbors + 1} candidates, got {available}; "
             "lower spread.neighbors or raise spread.candidates"
         )
-    queries = W[cohort]
+    queries = W[cohort] if queries is None else queries
     if candidates is None:  # each process looks among its own rows
         pool = here(W)
         shift = _half_squared_norms(W, pool)
@@ -45,7 +48,9 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
     return put_together(W, candidates[found], len(cohort))
 
 
-def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor) -> Tensor:
+def nearest_known_(
+    W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor, queries: Tensor | None = None
+) -> Tensor:
     r"""N_k(c) as far as it is known, [m, k], kept in `known` [C, k] (−1: none yet); rows of W have unit length.
 
     .. math:: N_k(c) \leftarrow \text{the } k \text{ nearest of } C' \cup N_k(c) \cup \bigcup_{y \in N_3(c)} N_k(y)
@@ -58,24 +63,24 @@ def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: 
     >>> nearest_known_(W, torch.tensor([2]), torch.tensor([0, 2]), known)  # 0 is all that is drawn, but 1 was nearer
     tensor([[1]])
     """
-    k = known.shape[1]
+    k, queries = known.shape[1], W[cohort] if queries is None else queries
     own = known[cohort].long()
     asked = own[:, :_ASKED]
     theirs = torch.where(asked[:, :, None] < 0, -1, known[asked.clamp_min(0)].long()).flatten(1)
-    ids = torch.cat([nearest(W, cohort, candidates, k), own, theirs], 1)
+    ids = torch.cat([nearest(W, cohort, candidates, k, queries), own, theirs], 1)
     ids = ids.masked_fill_(ids == cohort[:, None], -1).sort(dim=1).values
     nobody = ids < 0
     nobody[:, 1:] |= ids[:, 1:] == ids[:, :-1]
-    scores = _scores_of(W, cohort, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
+    scores = _scores_of(W, queries, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
     found = ids.gather(1, scores.topk(k, dim=1).indices)
     known[cohort] = found.to(known.dtype)
     return found
 
 
-def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
-    """w_c · w_y of each c of the cohort with each y of its own ids, [m, n], without a copy of the rows w_y."""
+def _scores_of(W: Tensor, queries: Tensor, ids: Tensor) -> Tensor:
+    """w_c · w_y of each query w_c with each y of its own ids, [m, n], without a copy of the rows w_y."""
     m, n = ids.shape
-    queries, rows, y = W[cohort], here(W), places_of(W, ids)
+    rows, y = here(W), places_of(W, ids)
     known = y >= 0
     if n > len(rows):  # few classes: the sampled product wants no more places than there are columns
         return summed(W, (queries @ rows.T).gather(1, y.clamp_min(0)).masked_fill_(~known, 0))

@@ -116,7 +116,7 @@ class Mined(NamedTuple):
     degrees: Tensor  # [u] n, pairs at the row
 
 
-def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair) -> Mined:
+def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair, queries: Tensor | None = None) -> Mined:
     r"""∇ over mined pairs, only for the rows they touch.
 
     Each pair (c, y) adds φ'(s) w_y to ∇_c and φ'(s) w_c to ∇_y; where φ is a function of the distance ‖w_c − w_y‖,
@@ -130,7 +130,7 @@ def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair) -> 
     own = (ends >= 0).nonzero()[:, 0]  # the classes of the cohort whose rows are here
     places, local = torch.cat([ends[own], y]).unique(return_inverse=True)
     own_at, y_at = local[: len(own)], local[len(own) :]
-    queries, rows = W[cohort], here(W)[places]
+    queries, rows = W[cohort] if queries is None else queries, here(W)[places]
     if pair.constant is None:
         scores = queries.new_zeros(m, k).masked_scatter_(there, _pair_scores(queries, c, rows, y_at))
         slope = pair.slope_(summed(W, scores))
@@ -235,8 +235,12 @@ def _pair_step_(
         _apply_(here(W), here(W).sub(gradient, alpha=step), normalize)
     elif len(cohort):
         candidates = sample_candidates(cfg, len(W), rng, W.device)
-        neighbors = nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
-        mined = mined_gradient(W, cohort, neighbors, pair)
+        queries = W[cohort]
+        if known is None:
+            neighbors = nearest(W, cohort, candidates, k, queries)
+        else:
+            neighbors = nearest_known_(W, cohort, candidates, known, queries)
+        mined = mined_gradient(W, cohort, neighbors, pair, queries)
         rows, steps = here(W)[mined.places], torch.full_like(mined.slopes, step)
         if cfg.bounded:
             longest = 1.0 if normalize else _longest(W, rows)
