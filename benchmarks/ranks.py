@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,15 @@ from fedaws import train
 from fedaws.config import Config, load
 from fedaws.ranks.launch import joined
 from fedaws.record.folder import RunFolder
-from fedaws.tensor_files import read_safetensors
-from fedaws.training.session import Reporter
+from fedaws.training.session import Interrupted, Reporter
 
 COMMON = ["data.name=xc-synthetic", "data.test_examples=50", "train.threads=1", "train.schedule=constant"]
 MOMENTS = ["spread.regularizer=moments", "spread.remember=false", "spread.center=false", "model.hidden=[]"]
 
 
 def configured(scale: float, rounds: int, more: list[str]) -> Config:
-    often = [f"train.rounds={rounds}", f"train.evaluate_every={rounds}", f"train.checkpoint_every={rounds}"]
+    """Stopped after so many rounds, with a checkpoint: nothing is evaluated."""
+    often = [f"train.{key}={rounds + 1}" for key in ("rounds", "evaluate_every", "checkpoint_every")]
     return load("amazon-670k").override([*COMMON, f"data.scale={scale}", *often, *more])
 
 
@@ -57,10 +58,11 @@ def work(config: Path, folder: Path) -> None:
         cpu.append(time.process_time())
         wall.append(time.perf_counter())
         memory.update(memory_mb())
-        return False
+        return len(cpu) == cfg.train.rounds - 1
 
-    with joined():
-        train(config=load(str(config)), folder=folder, reporter=Reporter(should_stop=noted))
+    cfg = load(str(config))
+    with joined(agreed=(Interrupted,)), suppress(Interrupted):
+        train(config=cfg, folder=folder, reporter=Reporter(should_stop=noted))
     rank = os.environ.get("RANK", "0")
     notes = {"cpu": cpu, "wall": wall, **memory, "peak": memory_mb()["VmHWM"]}
     (folder.parent / f"{folder.name}-{rank}.json").write_text(json.dumps(notes))
@@ -86,14 +88,14 @@ def run(cfg: Config, world: int, folder: Path) -> list[dict[str, Any]]:
 
 def difference(one: Path, other: Path) -> dict[str, float]:
     """The largest difference of any number of W, and of θ."""
-    ours, theirs = (read_safetensors(RunFolder(path).model_file)[0] for path in (one, other))
-    gaps = {name: float((ours[name] - theirs[name]).abs().max()) for name in ours}
-    return {"W": gaps.pop("W"), "theta": max(gaps.values())}
+    ours, theirs = (RunFolder(path).load_model() for path in (one, other))
+    theta = (float((ours.theta[name] - theirs.theta[name]).abs().max()) for name in ours.theta)
+    return {"W": float((ours.W - theirs.W).abs().max()), "theta": max(theta)}
 
 
 def round_cpu(notes: dict[str, Any]) -> float:
-    """CPU seconds of a round: from the third on; the last one has the evaluation in it."""
-    times = notes["cpu"][1:-1]
+    """CPU seconds of a round, from the third on."""
+    times = notes["cpu"][1:]
     return float((times[-1] - times[0]) / (len(times) - 1))
 
 

@@ -73,7 +73,7 @@ def _put_together(
     own = torch.cat(told) if told else rows.new_empty(0, 2 + numbers)
     whole = own.new_empty(len(rows), 2 + numbers)
     for places, theirs in zip(shares, ranks.gather(own, [len(s) for s in shares]), strict=True):
-        whole[places] = theirs
+        whole.index_copy_(0, places, theirs)
     trained = whole[:, 2:].reshape(rows.shape) if trains_rows else rows
     return trained, whole[:, 0].contiguous(), whole[:, 1].contiguous()
 

@@ -79,7 +79,7 @@ def _take(rows: SharedRows, ids: Any) -> Tensor:
     found = ranks.gather(own, counts)
     taken = own.new_empty(len(flat), *own.shape[1:])
     for rank, theirs in enumerate(found):
-        taken[owner == rank] = theirs
+        taken.index_copy_(0, (owner == rank).nonzero()[:, 0], theirs)
     return taken.view(*ids.shape, *own.shape[1:])
 
 

@@ -72,7 +72,7 @@ class SharedTable:
         own = torch.zeros(asked.counts[self._ranks.rank], dim)
         for update in updates:
             delta = update.delta[self.name].coalesce()
-            own.index_add_(0, delta.indices()[0], delta.values(), alpha=float(update.weights.sum()) / total)
+            own.index_copy_(0, delta.indices()[0], delta.values() * (float(update.weights.sum()) / total))
         changes = torch.cat(self._ranks.gather(own, asked.counts))
         if not len(asked.places):
             return row_delta(asked.places, changes[:0], self._size)
