@@ -3,15 +3,14 @@
 Every call is made by all ranks in the same order; what is said to differ is only the argument.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,16 @@ class Ranks:
     def wait(self) -> None:
         """Until all are here."""
         dist.barrier()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The first rank of each machine goes through this before the others, who find its caches filled."""
+        first = os.environ.get("LOCAL_RANK", str(self.rank)) == "0"
+        if not first:
+            self.wait()
+        yield
+        if first:
+            self.wait()
 
 
 def current_ranks() -> Ranks | None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,7 +99,8 @@ def train(
     device = _prepare(cfg)
     if data is None:
         described = method or method_of(cfg)
-        data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)
+        with nullcontext() if ranks is None else ranks.in_turn():
+            data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)
     if encoder is None:
         encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
