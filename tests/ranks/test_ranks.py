@@ -86,6 +86,7 @@ CHANGES: dict[str, tuple[str, list[str]]] = {
     "positive-only": (DENSE, ["method=positive-only"]),
     "a table": (SPARSE, []),
     "a table under layers": (SPARSE, ["model.hidden=[8]", "model.residual=true", "train.rounds=3", "data.drop=0.3"]),
+    "a table, fewer clients than ranks": (SPARSE, ["clients.per_round=1"]),
     "a table by plain steps, one by one": (SPARSE, ["server.table_optimizer=sgd", "train.runner=serial"]),
 }  # fmt: skip
 CONFIGS = {name: from_toml(text, "test.toml").override(changes) for name, (text, changes) in CHANGES.items()}

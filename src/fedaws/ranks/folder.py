@@ -98,7 +98,7 @@ class SharedFolder(RunFolder):
             return None
         path, ranks, shared = Path(newest), self._ranks, self._shared(start)
         tensors, facts = read_state(path, ranks.rank, ranks.world)
-        for name in shared.keys() - facts.shared.keys():  # written by one process
+        for name in (shared.keys() - facts.shared.keys()) & tensors.keys():  # written by one process
             tensors[name] = tensors[name][ranks.rank :: ranks.world].clone()
         spread = {name: here(memory) for name, memory in start.spread.items()}
         state = unpack(tensors, facts, replace(start, W=here(start.W), spread=spread), path, len(start.W))

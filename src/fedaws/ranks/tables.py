@@ -46,6 +46,7 @@ class _Asked(NamedTuple):
     examples: Tensor  # [entries]
     weights: Tensor  # [entries]
     counts: list[int]  # examples of each rank
+    size: int  # rows of the own part
 
 
 class SharedTable:
@@ -54,33 +55,29 @@ class SharedTable:
     def __init__(self, ranks: Ranks, name: str, clients: BagClients) -> None:
         self.name = name
         self._ranks, self._clients = ranks, clients
-        self._asked: _Asked | None = None
-        self._size = 0
+        self._round: tuple[Tensor, _Asked] | None = None  # h of the own clients' examples, and what all asked for
 
     def looked_up(self, sent: Broadcast) -> Params:
         """θ for the clients of this rank, whose table has a row for each of their examples."""
-        table = sent.theta[self.name]
-        h, self._asked = self.look_up(table, self._clients.features(sent.cohort, sent.round_num))
-        self._size = len(table)
-        return sent.theta | {self.name: h}
+        x = self._clients.features(sent.cohort, sent.round_num)
+        self._round = self.look_up(sent.theta[self.name], x)
+        return sent.theta | {self.name: self._round[0]}
 
     def change(self, updates: list[Update], total: float) -> Tensor:
         """Σ ω_i Δ_i of the own part of the table, a sparse tensor, from the changes of all examples' h."""
-        assert self._asked is not None
-        asked, self._asked = self._asked, None
-        dim = self._dim
-        own = torch.zeros(asked.counts[self._ranks.rank], dim)
+        assert self._round is not None
+        h, asked = self._round
+        own = h.zero_()  # the round has no more use for it
         for update in updates:
             delta = update.delta[self.name].coalesce()
             own.index_copy_(0, delta.indices()[0], delta.values() * (float(update.weights.sum()) / total))
         changes = torch.cat(self._ranks.gather(own, asked.counts))
         if not len(asked.places):
-            return row_delta(asked.places, changes[:0], self._size)
-        return add_up(asked.places, asked.examples, changes, asked.weights, self._size)
+            return row_delta(asked.places, changes[:0], asked.size)
+        return add_up(asked.places, asked.examples, changes, asked.weights, asked.size)
 
     def look_up(self, table: Tensor, x: SparseRows) -> tuple[Tensor, _Asked]:
         """h of this rank's examples [B, d], and what all asked for; every rank asks at the same time."""
-        self._dim = table.shape[1]
         questions = [_Question.read(message) for message in self._ranks.exchange(self._questions(x))]
         sums = [question.answer(table) for question in questions]
         h = torch.stack(self._ranks.exchange(sums)).sum(0)
@@ -92,6 +89,7 @@ class SharedTable:
             torch.cat([question.examples + first for question, first in parts]),
             torch.cat([question.weights for question in questions]),
             counts,
+            len(table),
         )
 
     def _questions(self, x: SparseRows) -> list[Tensor]:

@@ -19,7 +19,7 @@ from fedaws.files import append_line, only_writer, read_text, write_text
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.made_with import note_versions
 from fedaws.record.png import png_base64
-from fedaws.tensor_files import damaged
+from fedaws.tensor_files import damaged, tensor_sizes
 from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
@@ -257,8 +257,13 @@ def read_state(path: Path, rank: int = 0, world: int = 1) -> tuple[dict[str, Ten
         first = error.errors()[0]
         raise damaged(path, f"its facts are wrong ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
     for name, count in facts.shared.items():
+        if name not in tensors or not tensors[name].ndim:
+            raise damaged(path, f"it has no rows of {name!r}")
         files = [path, *(rows_file(path, writer, facts.ranks) for writer in range(1, facts.ranks))]
-        own = _pick((read_tensors(file, [name])[0].get(name) for file in files), count, facts.ranks, rank, world)
+        there = sum(tensor_sizes(file).get(name, 0) for file in files)  # looked at before memory is taken for all
+        own = None
+        if tensors[name].numel() * count == there * len(tensors[name]):
+            own = _pick((read_tensors(file, [name])[0].get(name) for file in files), count, facts.ranks, rank, world)
         if own is None:
             raise damaged(path, f"the rows of {name!r} that {facts.ranks} ranks have written do not fit together")
         tensors[name] = own
