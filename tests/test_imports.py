@@ -20,6 +20,7 @@ ORDER: list[set[str]] = [
     {"privacy"},
     {"runners", "evaluate"},
     {"record"},
+    {"ranks"},
     {"training"},
     {"people", "audit"},
     {"report"},

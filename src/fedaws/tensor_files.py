@@ -4,12 +4,13 @@ A mapped file that somebody cuts short takes the process with it (SIGBUS), and w
 before memory is taken. Only types that are written here are read.
 """
 
+import json
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import torch
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -31,6 +32,7 @@ _TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _Size = Annotated[int, Field(ge=0, le=LARGE, strict=True)]
 
 
@@ -64,6 +66,30 @@ def tensor_sizes(path: Path) -> dict[str, int]:
     """How many numbers each tensor of a file has, without reading them."""
     with open_regular(path, LARGE) as file, reading(path):
         return {name: about.numbers for name, about in _header(file, path)[0].items()}
+
+
+class Pieces(NamedTuple):
+    """A tensor that comes in blocks of its rows, in order: nobody needs have it whole."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    blocks: Iterable[Tensor]
+
+
+def write_safetensors(file: BinaryIO, tensors: Mapping[str, Pieces], metadata: dict[str, str]) -> None:
+    """Write a file of this format, block by block; the widest types first, so that every tensor is aligned."""
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, (dtype, shape, _) in ordered:
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for _, pieces in ordered:
+        for block in pieces.blocks:
+            file.write(block.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def damaged(path: Path, reason: str) -> FedawsError:

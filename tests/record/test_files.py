@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save, save_file
+from safetensors.torch import load_file, save, save_file
 
 from fedaws import FedawsError
 from fedaws.files import append_line, only_writer, write_bytes, write_text
@@ -229,3 +229,17 @@ def test_a_run_folder_with_a_pipe_or_an_endless_file_is_refused_and_not_waited_f
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/dev/zero")
     refusal(read)
+
+
+def test_what_is_written_is_what_the_safetensors_library_reads(tmp_path: Path) -> None:
+    tensors = TENSORS | {
+        "bits": torch.tensor([True, False, True]),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "number": torch.tensor(2.5),
+        "none": torch.empty(0, 4),
+        "turned": torch.arange(6).view(2, 3).T,
+    }
+    write_tensors(tmp_path / "file", tensors, {"a": 1})
+    read = load_file(tmp_path / "file")
+    assert read.keys() == tensors.keys()
+    assert all(read[name].equal(tensor) and read[name].dtype == tensor.dtype for name, tensor in tensors.items())

@@ -11,7 +11,7 @@ import torch
 import fedaws
 from fedaws import Config
 from fedaws.record.files import write_tensors
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.folder import Facts, RunFolder, read_state, rows_file
 from fedaws.types import Memory, ServerState
 from helpers import refusal
 
@@ -227,3 +227,53 @@ def test_a_run_without_either_is_refused(folder: RunFolder) -> None:
 def test_a_model_without_a_class_matrix_is_refused(folder: RunFolder, tensors: dict[str, torch.Tensor]) -> None:
     write_tensors(folder.model_file, tensors, FACTS.model_dump())
     assert "no matrix W" in refusal(folder.load_model)
+
+
+# --- checkpoints of several ranks -----------------------------------------------------------------------------------
+
+WHOLE = torch.arange(14.0).view(7, 2)
+
+
+def by_ranks(folder: RunFolder, world: int, count: int = 7) -> Path:
+    """A checkpoint as so many ranks write it."""
+    path = folder.checkpoint_file(3)
+    facts = FACTS.model_copy(update={"round": 3, "ranks": world, "shared": {"W": count}}).model_dump(mode="json")
+    for rank in range(world):
+        rows = {"W": WHOLE[rank::world]}
+        if rank:
+            write_tensors(rows_file(path, rank, world), rows, facts)
+        else:
+            write_tensors(path, {"theta/a": torch.ones(2), **rows}, facts)
+    return path
+
+
+@pytest.mark.parametrize("writers", [1, 2, 3, 7])
+@pytest.mark.parametrize("readers", [1, 2, 3])
+def test_rows_come_back_to_any_number_of_ranks(folder: RunFolder, writers: int, readers: int) -> None:
+    path = by_ranks(folder, writers)
+    for rank in range(readers):
+        tensors, _ = read_state(path, rank, readers)
+        assert tensors["W"].equal(WHOLE[rank::readers])
+        assert tensors["theta/a"].tolist() == [1, 1]
+    assert folder.load_model().W.equal(WHOLE)
+
+
+def test_rows_of_a_rank_that_are_gone_are_told(folder: RunFolder) -> None:
+    path = by_ranks(folder, 3)
+    rows_file(path, 2, 3).unlink()
+    assert "2-of-3" in refusal(lambda: read_state(path))
+
+
+def test_rows_that_do_not_fit_together_are_refused(folder: RunFolder) -> None:
+    path = by_ranks(folder, 3, count=8)
+    assert "do not fit together" in refusal(lambda: read_state(path))
+    write_tensors(rows_file(by_ranks(folder, 2), 1, 2), {"W": torch.ones(3, 5)}, {})
+    assert "do not fit together" in refusal(lambda: read_state(path))
+
+
+def test_rows_of_old_checkpoints_go_with_them(folder: RunFolder) -> None:
+    path = by_ranks(folder, 2)
+    for round_num in (4, 5):
+        save(folder, state(round_num))
+    assert not path.exists()
+    assert not rows_file(path, 1, 2).exists()

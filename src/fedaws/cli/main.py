@@ -1,6 +1,7 @@
 """The command line: thin, over `fedaws.train`, `compare` and `load`."""
 
 import json as json_module
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -36,9 +37,11 @@ from fedaws.cli.tables import comparison_table, metrics_table, results_table, te
 from fedaws.cli.tune import tune_command
 from fedaws.config import Config
 from fedaws.errors import FedawsError
+from fedaws.machine.started import started_ranks
 
 if TYPE_CHECKING:
     from fedaws.experiments.reproduce import Job
+    from fedaws.ranks import Ranks
     from fedaws.training.session import Reporter
 
 # What needs torch, matplotlib or scikit-learn is imported inside the commands: help is there at once.
@@ -67,11 +70,16 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def fedaws_command(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Federated learning with only positive labels (FedAwS, ICML 2020)."""
+    if started_ranks() > 1 and ctx.invoked_subcommand != "train":
+        if os.environ["RANK"] == "0":
+            print_error(f"torchrun starts `train` only, got {ctx.invoked_subcommand}; run it without torchrun")
+        raise typer.Exit(2)
 
 
 @app.command("train", epilog="Example: fedaws train digits -s spread.weight=100 --out runs/first")
@@ -80,18 +88,22 @@ def train_command(
 ) -> None:
     """Train one model."""
     cfg = configured(source, settings)
+    from fedaws.ranks.launch import joined
     from fedaws.record.folder import RunFolder
     from fedaws.training.train import train
 
     stop = console.Stop()
     with (
-        _folder(f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
-        _interruptible(stop, f"--resume --out {folder}"),
+        joined(agreed=(typer.Exit,)) as ranks,
+        _one_folder(ranks, f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
+        _interruptible(stop, f"--resume --out {folder}", quiet=not _speaks(ranks)),
         console.progress(stop) as reporter,
     ):
-        if resume and not RunFolder(folder).started:
+        if resume and _speaks(ranks) and not RunFolder(folder).started:
             console.say(f"no run in {folder} yet: starting one")
         run = train(config=cfg, folder=folder, resume=resume, reporter=reporter(f"{cfg.method} on {cfg.name}"))
+    if not _speaks(ranks):
+        return
     title = f"{cfg.method} on {cfg.name} after {cfg.train.rounds} rounds"
     show_run(cfg, run.metrics[-1], folder, title, json)
     if not json:
@@ -315,15 +327,35 @@ def main() -> None:
         sys.exit(130)
 
 
+def _speaks(ranks: "Ranks | None") -> bool:
+    """Whether this process is the one that a person hears."""
+    return ranks is None or ranks.first
+
+
 @contextmanager
-def _interruptible(stop: console.Stop, how: str) -> Iterator[None]:
+def _interruptible(stop: console.Stop, how: str, quiet: bool = False) -> Iterator[None]:
     from fedaws.training.session import Interrupted
 
     try:
         yield
     except Interrupted as stopped:
-        print(f"stopped after round {stopped.round_num}; go on with {how}", file=sys.stderr)
+        if not quiet:
+            print(f"stopped after round {stopped.round_num}; go on with {how}", file=sys.stderr)
         raise typer.Exit(143 if stop.signal == signal.SIGTERM else 130) from None
+
+
+@contextmanager
+def _one_folder(
+    ranks: "Ranks | None", stem: str, out: Path | None, resume: bool, cfg: Config | None = None
+) -> Iterator[Path]:
+    """The same, chosen by the first of several ranks for all."""
+    if ranks is not None and not ranks.first:
+        yield Path(ranks.tell(""))
+        return
+    with _folder(stem, out, resume, cfg) as folder:
+        if ranks is not None:
+            ranks.tell(str(folder))
+        yield folder
 
 
 @contextmanager

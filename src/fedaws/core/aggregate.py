@@ -56,7 +56,8 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
         losses.append(update.loss)
     if not cohorts:
         nobody = torch.empty(0, dtype=torch.int64, device=state.W.device)
-        return Aggregate({}, nobody, state.W[:0], 0.0, None, state.W.new_empty(0), nobody, sums)
+        none = state.W.new_empty(0, state.W.shape[1])
+        return Aggregate({}, nobody, none, 0.0, None, state.W.new_empty(0), nobody, sums)
     delta |= {name: mean_rows(parts, total) for name, parts in tables.items()}
     cohort = torch.cat(cohorts)
     of_clients, all_rows, all_weights = state.classes(cohort), torch.cat(rows), torch.cat(weights)

@@ -6,8 +6,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fedaws.core.rows import best_of, here, ids_of, largest, own_part, places_of, put_together, summed
 from fedaws.errors import FedawsError
 from fedaws.machine import blocks
+from fedaws.sparse import starts_of
 
 _ASKED = 3  # so many of its neighbours does a class ask for theirs
 _QUERIES = 1024  # rows of a tile
@@ -15,11 +17,14 @@ _GROUP = 32  # columns whose maximum is taken first
 _ALIGN = 1024  # tile widths, so that group maxima run over whole vector registers
 
 
-def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int) -> Tensor:
+def nearest(
+    W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors: int, queries: Tensor | None = None
+) -> Tensor:
     r"""N_k(c) within C′, without c: the ids of the k classes nearest to each of the cohort's, nearest first, [m, k].
 
-    Exact, in tiles. Only a group of columns whose maximum passes a row's k-th best so far can hold a better one, so the
-    search looks at few groups instead of at every column, and the matrix product stays the cost.
+    `queries` are W[cohort], where they are at hand. Exact, in tiles. Only a group of columns whose maximum passes a
+    row's k-th best so far can hold a better one, so the search looks at few groups instead of at every column, and the
+    matrix product stays the cost.
 
     >>> nearest(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), torch.tensor([0, 2]), None, 1)
     tensor([[1],
@@ -31,13 +36,21 @@ def nearest(W: Tensor, cohort: Tensor, candidates: Tensor | None, num_neighbors:
             f"num_neighbors={num_neighbors} needs at least {num_neighbors + 1} candidates, got {available}; "
             "lower spread.neighbors or raise spread.candidates"
         )
-    pool = W if candidates is None else W[candidates]
-    own = cohort if candidates is None else _positions(cohort, candidates, len(W))
-    _, found = best_columns(W[cohort], pool, num_neighbors, own, _half_squared_norms(pool))
-    return found if candidates is None else candidates[found]
+    queries = W[cohort] if queries is None else queries
+    if candidates is None:  # each process looks among its own rows
+        pool = here(W)
+        shift = _half_squared_norms(W, pool)
+        scores, found = best_columns(queries, pool, num_neighbors, places_of(W, cohort), shift)
+        return best_of(W, scores, ids_of(W, found), num_neighbors)[1]
+    pool, part = W[candidates], own_part(W, len(cohort))  # for its own queries among all of C′
+    own = _positions(cohort[part], candidates)
+    _, found = best_columns(queries[part], pool, num_neighbors, own, _half_squared_norms(W, pool))
+    return put_together(W, candidates[found], len(cohort))
 
 
-def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor) -> Tensor:
+def nearest_known_(
+    W: Tensor, cohort: Tensor, candidates: Tensor | None, known: Tensor, queries: Tensor | None = None
+) -> Tensor:
     r"""N_k(c) as far as it is known, [m, k], kept in `known` [C, k] (−1: none yet); rows of W have unit length.
 
     .. math:: N_k(c) \leftarrow \text{the } k \text{ nearest of } C' \cup N_k(c) \cup \bigcup_{y \in N_3(c)} N_k(y)
@@ -50,31 +63,35 @@ def nearest_known_(W: Tensor, cohort: Tensor, candidates: Tensor | None, known: 
     >>> nearest_known_(W, torch.tensor([2]), torch.tensor([0, 2]), known)  # 0 is all that is drawn, but 1 was nearer
     tensor([[1]])
     """
-    k = known.shape[1]
+    k, queries = known.shape[1], W[cohort] if queries is None else queries
     own = known[cohort].long()
     asked = own[:, :_ASKED]
     theirs = torch.where(asked[:, :, None] < 0, -1, known[asked.clamp_min(0)].long()).flatten(1)
-    ids = torch.cat([nearest(W, cohort, candidates, k), own, theirs], 1)
+    ids = torch.cat([nearest(W, cohort, candidates, k, queries), own, theirs], 1)
     ids = ids.masked_fill_(ids == cohort[:, None], -1).sort(dim=1).values
     nobody = ids < 0
     nobody[:, 1:] |= ids[:, 1:] == ids[:, :-1]
-    scores = _scores_of(W, cohort, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
+    scores = _scores_of(W, queries, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
     found = ids.gather(1, scores.topk(k, dim=1).indices)
     known[cohort] = found.to(known.dtype)
     return found
 
 
-def _scores_of(W: Tensor, cohort: Tensor, ids: Tensor) -> Tensor:
-    """w_c · w_y of each c of the cohort with each y of its own ids, [m, n], without a copy of the rows w_y."""
+def _scores_of(W: Tensor, queries: Tensor, ids: Tensor) -> Tensor:
+    """w_c · w_y of each query w_c with each y of its own ids, [m, n], without a copy of the rows w_y."""
     m, n = ids.shape
-    if n > len(W):  # few classes: the sampled product wants no more places than there are columns
-        return (W[cohort] @ W.T).gather(1, ids)
-    starts = torch.arange(0, m * n + 1, n, device=W.device)
+    rows, y = here(W), places_of(W, ids)
+    known = y >= 0
+    if n > len(rows):  # few classes: the sampled product wants no more places than there are columns
+        return summed(W, (queries @ rows.T).gather(1, y.clamp_min(0)).masked_fill_(~known, 0))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR")  # "in beta state"
-        places = torch.sparse_csr_tensor(starts, ids.flatten(), W.new_zeros(m * n), (m, len(W)), check_invariants=False)
-    scores: Tensor = torch.sparse.sampled_addmm(places, W[cohort], W.T, beta=0.0).values()
-    return scores.view(m, n)
+        flat, starts = y[known], starts_of(known.sum(1))
+        places = torch.sparse_csr_tensor(
+            starts, flat, rows.new_zeros(len(flat)), (m, len(rows)), check_invariants=False
+        )
+    scores: Tensor = torch.sparse.sampled_addmm(places, queries, rows.T, beta=0.0).values()
+    return summed(W, queries.new_zeros(m, n).masked_scatter_(known, scores))
 
 
 def best_columns(
@@ -136,14 +153,15 @@ def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     return better, columns
 
 
-def _positions(cohort: Tensor, candidates: Tensor, num_classes: int) -> Tensor:
+def _positions(cohort: Tensor, candidates: Tensor) -> Tensor:
     """Where each of the cohort stands among the candidates, −1 if it does not."""
-    place = cohort.new_full((num_classes,), -1)
-    place[candidates] = torch.arange(len(candidates), device=cohort.device)
-    return place[cohort]
+    ordered, order = candidates.sort()
+    place = torch.searchsorted(ordered, cohort).clamp_max_(len(ordered) - 1)
+    return torch.where(ordered[place] == cohort, order[place], -1)
 
 
-def _half_squared_norms(pool: Tensor) -> Tensor | None:
+def _half_squared_norms(W: Tensor, pool: Tensor) -> Tensor | None:
     """‖w‖²/2 of each row, or None where all are equal and do not change the order."""
     squares = torch.linalg.vector_norm(pool, dim=1).square_().mul_(0.5)
-    return None if float(squares.max() - squares.min()) <= 1e-5 * float(squares.max()) else squares
+    most, least = largest(W, torch.stack([squares.max(), -squares.min()])).tolist()
+    return None if most + least <= 1e-5 * most else squares

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedaws.core.rows import gram, here, total
 from fedaws.machine.blocks import ROWS
 
 _MOVED = 4
@@ -40,8 +41,9 @@ def moments_(W: Tensor, center: bool = True, whiten: float = 1.0) -> Tensor:
     >>> moments_(W, center=False) @ W[0]  # a cosine of 0.6 becomes (0.711 − 0.336) / (0.711 + 0.336)
     tensor([1.0000, 0.3581])
     """
-    mean, second = W.mean(0), W.T @ W / len(W) if whiten else None
-    return apart_(W, mean if center else None, second, whiten)
+    mean = total(W) / len(W) if center else None
+    apart_(here(W), mean, gram(W) / len(W) if whiten else None, whiten)
+    return W
 
 
 def apart_(W: Tensor, mean: Tensor | None, second: Tensor | None, whiten: float = 1.0) -> Tensor:
@@ -76,7 +78,8 @@ def _whitening(covariance: Tensor, share: float) -> Tensor:
 
 def subtract_(W: Tensor, shift: Tensor) -> Tensor:
     """Take the same vector from every row; back on the sphere."""
-    return apart_(W, shift, None)
+    apart_(here(W), shift, None)
+    return W
 
 
 def largest_eigenvalue(gram: Tensor) -> float:

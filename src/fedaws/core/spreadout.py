@@ -14,7 +14,7 @@ ever whole in memory. Why the bounded step never raises the regulariser is prove
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from fedaws.core.mining import nearest_known_
 from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
 from fedaws.core.optimizers import make_optimizer
 from fedaws.core.pairs import Pair, hinge, make_pair
+from fedaws.core.rows import gram, here, ids_of, kept_beside, largest, places_of, summed, total, whole
 from fedaws.machine import blocks
 from fedaws.types import Memory
 
@@ -93,46 +94,67 @@ def spreadout_gradient(W: Tensor, margin: float) -> tuple[Tensor, Tensor]:
 
 
 def pairs_gradient(W: Tensor, pair: Pair) -> tuple[Tensor, Tensor]:
-    r"""Over all ordered pairs: ∇_c = 2 Σ_{c'} φ'(s_{cc'}) w_{c'}, and ρ_c = Σ_{c'} φ'(s_{cc'}); in row blocks."""
-    gradient, slopes = torch.empty_like(W), W.new_empty(len(W))
-    for rows in row_blocks(len(W), len(W)):
-        slope = pair.slope_(W[rows] @ W.T)
-        slope[torch.arange(len(slope), device=W.device), torch.arange(rows.start, rows.stop, device=W.device)] = 0
+    r"""Over all ordered pairs: ∇_c = 2 Σ_{c'} φ'(s_{cc'}) w_{c'}, and ρ_c = Σ_{c'} φ'(s_{cc'}); of the rows here, in
+    blocks.
+    """
+    own, everybody = here(W), whole(W)
+    gradient, slopes = torch.empty_like(own), own.new_empty(len(own))
+    for rows in row_blocks(len(own), len(everybody)):
+        slope = pair.slope_(own[rows] @ everybody.T)
+        itself = ids_of(W, torch.arange(rows.start, rows.stop, device=own.device))
+        slope[torch.arange(len(slope), device=own.device), itself] = 0
         slopes[rows] = slope.sum(1)
-        gradient[rows] = 2 * (slope @ W)
+        gradient[rows] = 2 * (slope @ everybody)
     return gradient, slopes
 
 
-def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""∇ over mined pairs, only for the rows they touch: (ids [u], ∇ [u, d], ρ [u], degrees n [u]).
+class Mined(NamedTuple):
+    """What mined pairs do to the rows they touch, as far as these are here."""
+
+    places: Tensor  # [u] of the rows in here(W), in order
+    gradient: Tensor  # [u, d] ∇
+    slopes: Tensor  # [u] ρ
+    degrees: Tensor  # [u] n, pairs at the row
+
+
+def mined_gradient(W: Tensor, cohort: Tensor, neighbors: Tensor, pair: Pair, queries: Tensor | None = None) -> Mined:
+    r"""∇ over mined pairs, only for the rows they touch.
 
     Each pair (c, y) adds φ'(s) w_y to ∇_c and φ'(s) w_c to ∇_y; where φ is a function of the distance ‖w_c − w_y‖,
-    −φ'(s) (w_c − w_y) and the opposite. ρ_c is half the sum of φ' over the pairs at c.
+    −φ'(s) (w_c − w_y) and the opposite. ρ_c is half the sum of φ' over the pairs at c. Who has w_y works on the pair.
     """
     m, k = neighbors.shape
-    ids, local = torch.cat([cohort[:, None], neighbors], 1).unique(return_inverse=True)
-    rows = W[ids]
-    c, y = local[:, :1].expand(m, k).reshape(-1), local[:, 1:].reshape(-1)
+    others = places_of(W, neighbors)
+    there = others >= 0
+    c, y = there.nonzero()[:, 0], others[there]  # the pairs of this process
+    ends = places_of(W, cohort)
+    own = (ends >= 0).nonzero()[:, 0]  # the classes of the cohort whose rows are here
+    places, local = torch.cat([ends[own], y]).unique(return_inverse=True)
+    own_at, y_at = local[: len(own)], local[len(own) :]
+    queries, rows = W[cohort] if queries is None else queries, here(W)[places]
     if pair.constant is None:
-        slope = pair.slope_(_pair_scores(rows, c, y).view(m, k)).reshape(-1)
+        scores = queries.new_zeros(m, k).masked_scatter_(there, _pair_scores(queries, c, rows, y_at))
+        slope = pair.slope_(summed(W, scores))
     else:
-        slope = W.new_full((m * k,), pair.constant)
-    ends, others = torch.cat([c, y]), torch.cat([y, c])
+        slope = queries.new_full((m, k), pair.constant)
     weights = torch.sparse_coo_tensor(
-        torch.stack([ends, others]), slope.repeat(2), (len(ids), len(ids)), check_invariants=False
-    )
-    gradient = weights @ rows
-    slopes = slope.new_zeros(len(ids)).index_add_(0, ends, slope.repeat(2)).mul_(0.5)
-    degrees = torch.bincount(ends, minlength=len(ids)).to(W.dtype)
+        torch.stack([y_at, c]), slope[there], (len(places), m), check_invariants=False
+    ).coalesce()
+    gradient = weights @ queries
+    gradient.index_add_(0, own_at, summed(W, weights.T @ rows)[own])
+    slopes = slope.new_zeros(len(places)).index_add_(0, y_at, slope[there]).index_add_(0, own_at, slope.sum(1)[own])
+    degrees = torch.bincount(y_at, minlength=len(places)).index_add_(0, own_at, torch.full_like(own, k))
+    slopes.mul_(0.5)
     if pair.of_distance:
         gradient -= 2 * slopes[:, None] * rows
-    return ids, gradient, slopes, degrees
+    return Mined(places, gradient, slopes, degrees.to(gradient.dtype))
 
 
-def _pair_scores(rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
+def _pair_scores(queries: Tensor, c: Tensor, rows: Tensor, y: Tensor) -> Tensor:
     """w_c · w_y for each pair, in blocks."""
     block = max(1, blocks.TILE // rows.shape[1])
-    return torch.cat([(rows[c[s : s + block]] * rows[y[s : s + block]]).sum(1) for s in range(0, len(c), block)])
+    parts = zip(c.split(block), y.split(block), strict=True)
+    return torch.cat([(queries[at] * rows[to]).sum(1) for at, to in parts])
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -181,7 +203,7 @@ def spread_(
         if cfg.optimizer == "sgd":
             _pair_step_(W, cohort, cfg, pair, step, rng, factor, memory)
         else:
-            _optimizer_step_(W, _whole_gradient(W, cohort, cfg, pair, rng, memory), cfg, step, memory)
+            _optimizer_step_(W, _gradient_of_all(W, cohort, cfg, pair, rng, memory), cfg, step, memory)
     return W
 
 
@@ -200,41 +222,47 @@ def _pair_step_(
         # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
         share = 4 * step / (1 + 4 * step * len(W))
         share = min(share, factor / len(W)) if cfg.bounded else share
-        subtract_(W, share * W.sum(0))
+        subtract_(W, share * total(W))
     elif k == "all":
         gradient, slopes = pairs_gradient(W, pair)
         if cfg.bounded:
-            bound = smoothness(float(slopes.max()), spectral_square(W), pair.curvature)
+            bound = smoothness(float(largest(W, slopes.max())), spectral_square(W), pair.curvature)
             step = min(step, factor / (2 * bound))
-        to_sphere_(W, W.sub(gradient, alpha=step))
+        to_sphere_(here(W), here(W).sub(gradient, alpha=step))
     elif len(cohort):
-        ids, gradient, slopes, degrees = mined_gradient(W, cohort, _mined(W, cohort, cfg, k, rng, memory), pair)
-        rows, steps = W[ids], torch.full_like(slopes, step)
+        mined = _mine(W, cohort, cfg, k, pair, rng, memory)
+        rows, steps = here(W)[mined.places], torch.full_like(mined.slopes, step)
         if cfg.bounded:
-            steps = steps.minimum(factor / (2 * mined_smoothness(slopes, degrees, pair)))
-        moved = rows - steps[:, None] * gradient
-        W.index_copy_(0, ids, to_sphere_(rows, moved))
+            steps = steps.minimum(factor / (2 * mined_smoothness(mined, pair)))
+        moved = rows - steps[:, None] * mined.gradient
+        here(W).index_copy_(0, mined.places, to_sphere_(rows, moved))
 
 
-def _mined(W: Tensor, cohort: Tensor, cfg: SpreadConfig, k: int, rng: torch.Generator, memory: Memory) -> Tensor:
-    """N_k within C′ of each class of the cohort, [m, k]."""
-    candidates, known = sample_candidates(cfg, len(W), rng, W.device), memory.get(NEIGHBORS)
-    return nearest(W, cohort, candidates, k) if known is None else nearest_known_(W, cohort, candidates, known)
+def _mine(
+    W: Tensor, cohort: Tensor, cfg: SpreadConfig, k: int, pair: Pair, rng: torch.Generator, memory: Memory
+) -> Mined:
+    """The cohort's nearest within C′, and the gradient of their pairs."""
+    candidates, known, queries = sample_candidates(cfg, len(W), rng, W.device), memory.get(NEIGHBORS), W[cohort]
+    if known is None:
+        neighbors = nearest(W, cohort, candidates, k, queries)
+    else:
+        neighbors = nearest_known_(W, cohort, candidates, known, queries)
+    return mined_gradient(W, cohort, neighbors, pair, queries)
 
 
-def _whole_gradient(
+def _gradient_of_all(
     W: Tensor, cohort: Tensor, cfg: SpreadConfig, pair: Pair, rng: torch.Generator, memory: Memory
 ) -> Tensor:
-    """∇reg for all rows [C, d]: an optimiser's memory moves also those that no pair touches."""
+    """∇reg for all rows that are here: an optimiser's memory moves also those that no pair touches."""
     k = resolve_neighbors(cfg, len(W))
     if k == "all":
         gradient = pairs_gradient(W, pair)[0]
-        return gradient.sub_(W, alpha=4.0 * (len(W) - 1)) if pair.of_distance else gradient
-    whole = torch.zeros_like(W)
+        return gradient.sub_(here(W), alpha=4.0 * (len(W) - 1)) if pair.of_distance else gradient
+    gradient = torch.zeros_like(here(W))
     if len(cohort):
-        ids, gradient, _, _ = mined_gradient(W, cohort, _mined(W, cohort, cfg, k, rng, memory), pair)
-        whole.index_copy_(0, ids, gradient)
-    return whole
+        mined = _mine(W, cohort, cfg, k, pair, rng, memory)
+        gradient.index_copy_(0, mined.places, mined.gradient)
+    return gradient
 
 
 def _optimizer_step_(W: Tensor, gradient: Tensor, cfg: SpreadConfig, step: float, memory: Memory) -> None:
@@ -258,14 +286,17 @@ def smoothness(slope: float, sigma_squared: float, curvature: float = 2.0) -> fl
     return slope + x
 
 
-def mined_smoothness(slopes: Tensor, degrees: Tensor, pair: Pair) -> Tensor:
+def mined_smoothness(mined: Mined, pair: Pair) -> Tensor:
     r"""M_c of the descent lemma over a fixed set of pairs, row by row: ρ_c + φ'' n_c; 2 n_c for eq. (6), 0 for (7)."""
-    return slopes + pair.curvature * degrees if pair.curvature else slopes
+    return mined.slopes + pair.curvature * mined.degrees if pair.curvature else mined.slopes
 
 
 def spectral_square(W: Tensor) -> float:
     """σ² = ‖W‖₂²."""
-    return largest_eigenvalue(W @ W.T if len(W) < W.shape[1] else W.T @ W)
+    if len(W) >= W.shape[1]:
+        return largest_eigenvalue(gram(W))
+    rows = whole(W)
+    return largest_eigenvalue(rows @ rows.T)
 
 
 # --- choices --------------------------------------------------------------------------------------------------------
@@ -300,7 +331,7 @@ def no_neighbors_yet(cfg: SpreadConfig, W: Tensor) -> Tensor | None:
     k = resolve_neighbors(cfg, len(W))
     if not cfg.remember or cfg.candidates == "all" or cfg.regularizer == "moments" or k == "all":
         return None
-    return torch.full((len(W), k), -1, dtype=torch.int32, device=W.device)
+    return kept_beside(W, (k,), -1, torch.int32)
 
 
 def reachable_margin(num_classes: int, dim: int) -> float:

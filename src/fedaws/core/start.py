@@ -1,6 +1,7 @@
 r"""Before the first round: W⁰, and every owner's memory."""
 
 from collections.abc import Collection
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -10,16 +11,31 @@ from fedaws.config import Config
 from fedaws.core.embedding_tables import init_tables
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
+from fedaws.core.rows import here
 from fedaws.core.sums import nothing_heard
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.types import Memory, Params, ServerState, Sums
 
+_DRAWN = 65_536  # rows
 
-def random_rows(cfg: Config, num_classes: int) -> Tensor:
-    """Random unit rows [C, d], from the seed. The paper does not say how W starts."""
-    rng = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings"))
-    return F.normalize(torch.randn(num_classes, cfg.model.embedding_dim, generator=rng), dim=1)
+
+def random_rows(cfg: Config, num_classes: int, first: int = 0, step: int = 1) -> Tensor:
+    """Random unit rows [C, d], from the seed; or of them every `step`-th from the `first` on.
+
+    The paper does not say how W starts.
+    Drawn in blocks, which gives the same numbers as all at once and needs no memory for rows that are not kept.
+    """
+    rng, dim = torch.Generator().manual_seed(hash64(cfg.seed, "class embeddings")), cfg.model.embedding_dim
+    kept = torch.empty(len(range(first, num_classes, step)), dim)
+    starts = range(0, max(1, num_classes - _DRAWN // 2), _DRAWN)  # fewer than 16 numbers at once are drawn otherwise
+    for start, stop in pairwise([*starts, num_classes]):
+        rows = torch.randn(stop - start, dim, generator=rng)[(first - start) % step :: step]
+        at = len(range(first, start, step))
+        torch.div(
+            rows, torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-12), out=kept[at : at + len(rows)]
+        )
+    return kept
 
 
 def mean_rows(sums: Sums, rows: Tensor) -> Tensor:
@@ -64,7 +80,12 @@ def start_state(
     `tables` are the names of embedding tables among θ.
     """
     W = method.start(rows)
-    if not isinstance(W, Tensor) or W.shape != rows.shape or W.dtype != rows.dtype or not bool(W.isfinite().all()):
+    if (
+        not isinstance(W, Tensor)
+        or W.shape != rows.shape
+        or W.dtype != rows.dtype
+        or not bool(here(W).isfinite().all())
+    ):
         got = f"{W.dtype} {tuple(W.shape)}" if isinstance(W, Tensor) else type(W).__name__
         raise FedawsError(f"the method's start gave {got}; wanted finite rows {rows.dtype} {tuple(rows.shape)}")
     dense = {k: v for k, v in theta.items() if k not in tables}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.losses import positive_hinge
+from fedaws.core.rows import here, largest, whole
 from fedaws.errors import FedawsError
 from fedaws.evaluate.catalogue import BOOKKEEPING, CATALOGUE
 from fedaws.evaluate.model import Model
@@ -80,8 +81,11 @@ def own_measures(measures: Mapping[str, Measure], model: Model, test: TestSet) -
 
 def _present(W: Tensor) -> Tensor:
     """The rows of classes that are there; a removed one has zeros."""
-    there = torch.linalg.vector_norm(W, dim=1) > 0
-    return W if bool(there.all()) or int(there.sum()) < 2 else W[there]
+    if float(largest(W, -torch.linalg.vector_norm(here(W), dim=1).min())) < 0:
+        return W
+    rows = whole(W)
+    there = torch.linalg.vector_norm(rows, dim=1) > 0
+    return W if int(there.sum()) < 2 else rows[there]
 
 
 def _mean_hinge(embeddings: Tensor, labels: SparseRows, W: Tensor, margin: float) -> float:

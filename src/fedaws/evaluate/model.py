@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedaws.core.local import embed
 from fedaws.data.federated import as_input
 from fedaws.evaluate.precision import Ranking, crowding, rank
+from fedaws.evaluate.theory import on_sphere
 from fedaws.machine.blocks import ROWS
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import evaluating
@@ -62,5 +63,4 @@ class Model:
     @cached_property
     def on_sphere(self) -> bool:
         """Whether embeddings and rows are unit vectors and scores nothing but their cosines."""
-        lengths = torch.linalg.vector_norm(self.W, dim=1)
-        return self.normalize and self.shift is None and torch.allclose(lengths, torch.ones_like(lengths), atol=1e-4)
+        return self.normalize and self.shift is None and on_sphere(self.W, 1.1e-4)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaws.core.mining import best_columns
+from fedaws.core.rows import best_of, here, ids_of
 from fedaws.sparse import Rows, SparseRows
 
 _NEAR = 10  # classes that make a crowd
@@ -24,7 +25,9 @@ def rank(embeddings: Tensor, W: Tensor, k: int, shift: Tensor | None = None) -> 
     >>> rank(torch.tensor([[0.6, 0.8]]), torch.eye(2), k=1).classes
     tensor([[1]])
     """
-    scores, classes = best_columns(embeddings, W, min(k, len(W)), shift=shift)
+    k = min(k, len(W))
+    scores, places = best_columns(embeddings, here(W), k, shift=shift)
+    scores, classes = best_of(W, scores, ids_of(W, places), k)
     return Ranking(classes, scores)
 
 

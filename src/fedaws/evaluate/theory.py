@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedaws.core.losses import cosine_contrastive, positive_hinge
 from fedaws.core.mining import nearest
+from fedaws.core.rows import changed, here, largest, whole
 from fedaws.machine.blocks import TILE
 
 MOST_PAIRS = 20_000**2
@@ -25,13 +26,17 @@ def separation(W: Tensor) -> dict[str, float]:
     """
     cohort = torch.arange(0, len(W), math.ceil(len(W) ** 2 / MOST_PAIRS), device=W.device)
     closest = nearest(W, cohort, None, 1).squeeze(1)
-    lengths = torch.linalg.vector_norm(W, dim=1)
-    on_the_sphere = torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5)
-    aligned = closest if on_the_sphere else nearest(F.normalize(W, dim=1), cohort, None, 1).squeeze(1)
+    aligned = closest if on_sphere(W, 2e-5) else nearest(changed(W, F.normalize), cohort, None, 1).squeeze(1)
     return {
         "min_separation": float((W[cohort] - W[closest]).norm(dim=1).min()),
         "max_cosine": float(F.cosine_similarity(W[cohort], W[aligned], dim=1).max()),
     }
+
+
+def on_sphere(W: Tensor, within: float) -> bool:
+    """Whether all rows have unit length, or nearly."""
+    lengths = torch.linalg.vector_norm(here(W), dim=1)
+    return float(largest(W, (lengths - 1).abs().max())) <= within
 
 
 def error_bounds(
@@ -44,6 +49,7 @@ def error_bounds(
     P ≤ 2 E[ℓ] / (ν − 1 + margin)². Theorem 1: the FedAwS loss differs from the contrastive one by at most
     2ν Σ_c |w_c · (w_y − g)|.
     """
+    W = whole(W)
     own = W[labels]
     radius = float((embeddings - own).norm(dim=1).mean())
     cosine_radius = float((1 - (embeddings * own).sum(1)).clamp_min(0).mean())

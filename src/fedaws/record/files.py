@@ -1,25 +1,27 @@
 """Tensor files with JSON facts, checked when read. No pickle anywhere."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from fedaws.errors import FedawsError
-from fedaws.files import write_bytes
-from fedaws.tensor_files import damaged, read_safetensors
+from fedaws.files import atomically
+from fedaws.tensor_files import Pieces, damaged, read_safetensors, write_safetensors
 
 _FORMAT = "fedaws-1"
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor | Pieces], facts: dict[str, Any]) -> None:
     """Tensors and JSON facts in one safetensors file."""
-    content = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    write_bytes(path, save(content, {"format": _FORMAT, "facts": json.dumps(facts)}))
+    content = {
+        name: t if isinstance(t, Pieces) else Pieces(t.dtype, tuple(t.shape), [t]) for name, t in tensors.items()
+    }
+    with atomically(path) as file:
+        write_safetensors(file, content, {"format": _FORMAT, "facts": json.dumps(facts)})
 
 
 def read_tensors(path: Path, only: Collection[str] | None = None) -> tuple[dict[str, Tensor], str]:

@@ -1,26 +1,31 @@
 """The run folder: config.toml, metrics.jsonl, checkpoints/, model/; all of it in docs/run-folder.md."""
 
 import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+import torch
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 from torch import Tensor
 
 from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.core.spreadout import NEIGHBORS
 from fedaws.errors import FedawsError
-from fedaws.files import append_line, read_text, write_text
+from fedaws.files import append_line, only_writer, read_text, write_text
 from fedaws.record.files import read_tensors, write_tensors
+from fedaws.record.made_with import note_versions
 from fedaws.record.png import png_base64
-from fedaws.tensor_files import damaged
+from fedaws.tensor_files import damaged, tensor_sizes
 from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
 _KEPT = 2  # checkpoints
+_RANKS = "ranks"  # the folder of what the ranks but the first have written
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
 _NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
 _MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
@@ -73,6 +78,8 @@ class Facts(BaseModel):
     )
     parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
     privacy: PrivacyFacts | None = None  # of a private run
+    ranks: Annotated[int, Field(ge=1, le=65_536)] = 1  # processes that wrote this checkpoint, each a file with its rows
+    shared: dict[str, NonNegativeInt] = {}  # tensors whose row i is in the file of rank i mod ranks, with their rows
 
 
 class SavedModel(NamedTuple):
@@ -110,12 +117,24 @@ class RunFolder:
         """Whether the run came to its end."""
         return self.model_file.exists()
 
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing into the folder."""
+        return only_writer(self.path)
+
+    def note_versions(self) -> None:
+        """Keep what the run is made with."""
+        note_versions(self.path)
+
     def create(self, cfg: Config) -> None:
         """Start a run here; refuses a folder that has one."""
         if self.started:
             raise FedawsError(
                 f"{self.path} already holds a run; add --resume (resume=True) to go on, or choose another folder"
             )
+        self.write_new(cfg)
+
+    def write_new(self, cfg: Config) -> None:
+        """The files of a run that begins."""
         write_text(self.path / "config.toml", cfg.to_toml())
         write_text(self.metrics_file, "")
 
@@ -170,10 +189,22 @@ class RunFolder:
 
     def save_checkpoint(self, state: ServerState, facts: Facts) -> None:
         """Keep the state; the two newest checkpoints stay."""
-        path = self.path / "checkpoints" / f"round-{state.round_num:08d}.safetensors"
-        write_tensors(path, _pack(state), facts.model_dump(mode="json"))
+        write_tensors(self.checkpoint_file(state.round_num), pack(state), facts.model_dump(mode="json"))
+        self.drop_old_checkpoints()
+
+    def drop_old_checkpoints(self) -> None:
+        """Leave the two newest, and no rows of others."""
+        kept = self.checkpoints()[-_KEPT:]
         for old in self.checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
+        rounds = {path.stem for path in kept}
+        for rows in (self.path / "checkpoints" / _RANKS).glob("round-*.safetensors"):
+            if rows.stem.partition("-of-")[0].rpartition("-")[0] not in rounds:
+                rows.unlink(missing_ok=True)
+
+    def checkpoint_file(self, round_num: int) -> Path:
+        """Where the state after this round is kept."""
+        return self.path / "checkpoints" / f"round-{round_num:08d}.safetensors"
 
     def checkpoints(self) -> list[Path]:
         """The checkpoint files, oldest first."""
@@ -184,22 +215,22 @@ class RunFolder:
         files = self.checkpoints()
         if not files:
             return None
-        tensors, facts = _read_state(files[-1])
-        return _unpack(tensors, facts, start, files[-1]), facts
+        tensors, facts = read_state(files[-1])
+        return unpack(tensors, facts, start, files[-1], len(start.W)), facts
 
     # model
 
     def save_model(self, theta: Params, W: Tensor, bias: Tensor | None, facts: Facts) -> None:
         """The finished model: weights, and what is needed to use them."""
         state = ServerState(facts.round, theta, W, bias=bias)
-        write_tensors(self.model_file, _pack(state), facts.model_dump(mode="json"))
+        write_tensors(self.model_file, pack(state), facts.model_dump(mode="json"))
 
     def load_model(self) -> SavedModel:
         """The finished model, or an unfinished run's newest checkpoint."""
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
             raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
-        tensors, facts = _read_state(source)
+        tensors, facts = read_state(source)
         W = tensors.get("W")
         bias = tensors.get("bias")
         if W is None or W.ndim != 2:
@@ -215,13 +246,48 @@ def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _read_state(path: Path) -> tuple[dict[str, Tensor], Facts]:
+def read_state(path: Path, rank: int = 0, world: int = 1) -> tuple[dict[str, Tensor], Facts]:
+    """The tensors of a checkpoint or model and what it says of them; of tensors whose rows are shared out among `world`
+    processes those of `rank`, however many processes have written them.
+    """
     tensors, text = read_tensors(path)
     try:
-        return tensors, Facts.model_validate_json(text)
+        facts = Facts.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise damaged(path, f"its facts are wrong ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
+    for name, count in facts.shared.items():
+        if name not in tensors or not tensors[name].ndim:
+            raise damaged(path, f"it has no rows of {name!r}")
+        files = [path, *(rows_file(path, writer, facts.ranks) for writer in range(1, facts.ranks))]
+        there = sum(tensor_sizes(file).get(name, 0) for file in files)  # looked at before memory is taken for all
+        own = None
+        if tensors[name].numel() * count == there * len(tensors[name]):
+            own = _pick((read_tensors(file, [name])[0].get(name) for file in files), count, facts.ranks, rank, world)
+        if own is None:
+            raise damaged(path, f"the rows of {name!r} that {facts.ranks} ranks have written do not fit together")
+        tensors[name] = own
+    return tensors, facts
+
+
+def rows_file(path: Path, rank: int, world: int) -> Path:
+    """Where a rank other than the first keeps its rows of a checkpoint."""
+    return path.parent / _RANKS / f"{path.stem}-{rank}-of-{world}.safetensors"
+
+
+def _pick(parts: Iterable[Tensor | None], count: int, writers: int, rank: int, world: int) -> Tensor | None:
+    """Of `count` rows that so many processes have written those of one rank; None where they do not fit together."""
+    own: Tensor | None = None
+    for writer, part in enumerate(parts):
+        if part is None or part.ndim < 1 or len(part) != len(range(writer, count, writers)):
+            return None
+        own = part.new_empty(len(range(rank, count, world)), *part.shape[1:]) if own is None else own
+        if part.shape[1:] != own.shape[1:] or part.dtype != own.dtype:
+            return None
+        ids = torch.arange(writer, count, writers)
+        mine = ids % world == rank
+        own[ids[mine] // world] = part[mine]
+    return own
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
@@ -233,15 +299,16 @@ def _parse_row(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
 
 
-def _pack(state: ServerState) -> dict[str, Tensor]:
+def pack(state: ServerState) -> dict[str, Tensor]:
+    """The tensors of a state, each under its owner's name."""
     packed = {"W": state.W} | ({} if state.bias is None else {"bias": state.bias})
     parts = {part: getattr(state, part) for part in ("theta", *_MEMORIES)}
     return packed | {f"{part}/{k}": v for part, mapping in parts.items() for k, v in mapping.items()}
 
 
-def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path) -> ServerState:
+def unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path, classes: int) -> ServerState:
     """The state in a checkpoint, refused unless it has the run's own names, shapes and types."""
-    own = _pack(start)
+    own = pack(start)
     if "bias" in tensors:  # of the last step, which no start has
         own["bias"] = start.W.new_empty(len(start.W))
     for name in sorted(own.keys() | tensors.keys()):
@@ -251,8 +318,8 @@ def _unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: 
             raise FedawsError(
                 f"{path} is of another run: {name!r} is {got}, wanted {want}; resume the run it belongs to"
             )
-        if name == _NEIGHBORS and not _are_classes(tensors[name], len(start.W)):
-            raise damaged(path, f"{name!r} has ids beyond {len(start.W)} classes")
+        if name == _NEIGHBORS and not _are_classes(tensors[name], classes):
+            raise damaged(path, f"{name!r} has ids beyond {classes} classes")
     tensors = {name: tensor.to(start.W.device) for name, tensor in tensors.items()}
     parts: dict[str, Any] = {part: _below(part, tensors) for part in ("theta", *_MEMORIES)}
     bias = tensors.get("bias")

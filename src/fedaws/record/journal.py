@@ -11,9 +11,7 @@ import torch
 
 from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.files import only_writer
 from fedaws.record.folder import Facts, PrivacyFacts, RunFolder
-from fedaws.record.made_with import note_versions
 from fedaws.record.trace import trace_rounds, traced_classes
 from fedaws.types import Params, ServerState
 
@@ -54,7 +52,7 @@ class Journal:
 
     def held(self) -> AbstractContextManager[None]:
         """Keep other processes from writing into the folder."""
-        return nullcontext() if self._folder is None else only_writer(self._folder.path)
+        return nullcontext() if self._folder is None else self._folder.held()
 
     def open(self, state: ServerState, resume: bool) -> tuple[ServerState, list[Metrics]]:
         """The state to start from and the metrics so far."""
@@ -67,7 +65,7 @@ class Journal:
         else:
             folder.create(self._cfg)
         if not folder.finished:
-            note_versions(folder.path)
+            folder.note_versions()
         checkpoint = folder.load_checkpoint(state) if going_on else None
         if checkpoint is None:
             self.trace(state)

@@ -12,6 +12,7 @@ from fedaws.machine.threads import core_by_core
 from fedaws.models import batch_norms, by_batch_statistics, table_names
 from fedaws.privacy.ghost import can_ghost
 from fedaws.runners.at_home import at_home
+from fedaws.runners.common import ClientData
 from fedaws.runners.pooled import pooled
 from fedaws.runners.serial import serial
 from fedaws.runners.stacked import stacked
@@ -21,21 +22,25 @@ from fedaws.types import RunClients
 Runner = Literal["serial", "pooled", "stacked"]
 
 
-def make_runner(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
-    """The runner that the configuration names, or for `auto` the fastest that fits."""
+def make_runner(
+    cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None = None
+) -> RunClients:
+    """The runner that the configuration names, or for `auto` the fastest that fits; `clients` are those of the data."""
     name = choose(cfg, encoder, as_input(data.x[:2]))
-    run_clients = _make(name, cfg, method, data, by_batch_statistics(encoder))
+    run_clients = _make(name, cfg, method, data, by_batch_statistics(encoder), clients)
     return run_clients if method.own_spread is None else at_home(run_clients, cfg.train, method.own_spread)
 
 
-def _make(name: Runner, cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
+def _make(
+    name: Runner, cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None
+) -> RunClients:
     match name:
         case "pooled":
-            return pooled(cfg, method, data, encoder)
+            return pooled(cfg, method, data, encoder, clients)
         case "stacked":
-            return stacked(cfg, method, data, encoder)
+            return stacked(cfg, method, data, encoder, clients)
         case "serial":
-            return serial(cfg, method, data, encoder)
+            return serial(cfg, method, data, encoder, clients)
         case _:
             assert_never(name)
 

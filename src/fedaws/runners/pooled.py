@@ -36,9 +36,11 @@ from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
 
 
-def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
+def pooled(
+    cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None = None
+) -> RunClients:
     """One pass per block of clients; of convolutions the blocks are shared out among the cores, not the layers."""
-    clients = ClientData(cfg, method, data)
+    clients = clients or ClientData(cfg, method, data)
     together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
     copies = [encoder] if together else own_copies(encoder)
     workers = Workers([_tool(copy, cfg, method, data.num_classes) for copy in copies])

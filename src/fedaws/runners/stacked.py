@@ -18,9 +18,11 @@ from fedaws.runners.common import ClientData, blocks
 from fedaws.types import Broadcast, RunClients, Update
 
 
-def stacked(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> RunClients:
+def stacked(
+    cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None = None
+) -> RunClients:
     """The serial runner's `local_update` with a gradient for the whole stack, in blocks that stay in cache."""
-    clients = ClientData(cfg, method, data)
+    clients = clients or ClientData(cfg, method, data)
     gradient = stacked_gradient(example_losses(encoder, cfg, method, data.num_classes))
     chain = chain_of(encoder, cfg, method) if cfg.clients.local_steps > 1 else ()
     update = partial(chain_update, chain) if chain else partial(local_update, gradient)

@@ -11,6 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedaws.config import Config, epochs_seen
 from fedaws.core.method import Method
+from fedaws.core.rows import here
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data.augment import resized
 from fedaws.data.federated import FederatedData, as_input
@@ -173,7 +174,7 @@ def check_loss(loss: float, round_num: int) -> None:
 def check_weights(state: ServerState) -> None:
     """A last step to infinity does not show in its round's loss."""
     for name, tensor in [("W", state.W), *state.theta.items()]:
-        if not bool(torch.stack(tensor.aminmax()).isfinite().all()):  # no copy of a table that fills the memory
+        if not bool(torch.stack(here(tensor).aminmax()).isfinite().all()):  # no copy of a table that fills the memory
             raise FedawsError(
                 f"training diverged: {name} is not finite in round {state.round_num}; lower clients.lr or server.lr"
             )

@@ -1,9 +1,11 @@
 """`train`: from data, encoder, method and configuration to a model."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,7 @@ from fedaws.models import (
     table_names,
     trainable,
 )
+from fedaws.ranks import Ranks, Together, check_ranks, current_ranks
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal
 from fedaws.runners import make_runner
@@ -87,7 +90,8 @@ def train(
     Run
         The trained model with its metrics.
     """
-    cfg, reporter = _checked(config, data, encoder, method), reporter or Reporter()
+    cfg, ranks = _checked(config, data, encoder, method), current_ranks()
+    reporter = _spoken_by_one(reporter or Reporter(), ranks)
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
     check_effects(cfg, own_data, own_encoder)
     check_names(measures or ())
@@ -95,7 +99,8 @@ def train(
     device = _prepare(cfg)
     if data is None:
         described = method or method_of(cfg)
-        data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)
+        with nullcontext() if ranks is None else ranks.in_turn():
+            data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)
     if encoder is None:
         encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
@@ -125,14 +130,17 @@ def train(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
     )
     told = {} if private is None else {"privacy": private.facts}
-    journal = Journal(cfg, facts, None if place is None else RunFolder(place), **told)
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
-        run_clients, ask = make_runner(cfg, method, data, encoder), ask_sums(encoder, data)
-        last_step = make_last_step(cfg, method)
-        first = initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask)
+        last_step, ask = make_last_step(cfg, method), ask_sums(encoder, data)
+        parts = (
+            _alone(cfg, method, data, encoder, ask, own_encoder)
+            if ranks is None
+            else _together(cfg, method, data, encoder, ranks)
+        )
+        journal = Journal(cfg, facts, None if place is None else parts.folder(place), **told)
         with journal.held():
-            state, history = journal.open(first, resume)
+            state, history = journal.open(parts.first, resume)
             if private is not None:
                 private.ledger.open(state.round_num)
             session = Session(
@@ -140,17 +148,50 @@ def train(
                 method,
                 journal,
                 reporter,
-                model_of=lambda state: _model(cfg, data, encoder, settled(state, cfg, method)),
+                model_of=parts.model_of,
                 test_of=lambda _: TestSet(data.x_test, data.y_test, data.label_weights),
                 checkpoint_every=cfg.train.checkpoint_every,
                 measures=measures or {},
                 history=history,
                 spent=dict if private is None else private.spent,
             )
-            state = _loop(cfg, method, data, state, session, run_clients, last_step, ask, private)
+            state = _loop(cfg, method, data, state, session, parts.run_clients, last_step, ask, private)
             model = session.finish(state)
     set_weights(encoder, model.theta)
     return Run(cfg, model, journal.facts(state), session.history, data, place)
+
+
+class _Parts(NamedTuple):
+    """Of a run what depends on whether one process has all of it."""
+
+    run_clients: RunClients
+    first: ServerState
+    model_of: Callable[[ServerState], Model]
+    folder: Callable[[Path], RunFolder]
+
+
+def _alone(
+    cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, ask: AskSums, own_encoder: bool
+) -> _Parts:
+    return _Parts(
+        make_runner(cfg, method, data, encoder),
+        initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask),
+        lambda state: _model(cfg, data, encoder, settled(state, cfg, method)),
+        RunFolder,
+    )
+
+
+def _together(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, ranks: Ranks) -> _Parts:
+    check_ranks(cfg, method, data, encoder, ranks)
+    run = Together(ranks, cfg, method, data, encoder)
+    return _Parts(run.runner(), run.start(), run.model, run.folder)
+
+
+def _spoken_by_one(reporter: Reporter, ranks: Ranks | None) -> Reporter:
+    """Of several ranks the first tells; if one is asked to stop, all do."""
+    if ranks is None:
+        return reporter
+    return replace(reporter if ranks.first else Reporter(), should_stop=lambda: ranks.any(reporter.should_stop()))
 
 
 def initial_state(

@@ -1,0 +1,7 @@
+"""One run on several processes, by torchrun and torch.distributed: `docs/ranks.md`."""
+
+from fedaws.ranks.checks import check_ranks
+from fedaws.ranks.group import Ranks, current_ranks
+from fedaws.ranks.together import Together
+
+__all__ = ["Ranks", "Together", "check_ranks", "current_ranks"]

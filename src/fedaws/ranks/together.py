@@ -1,0 +1,56 @@
+"""A run of several ranks: the pieces of `fedaws.train` that differ from one process, and nothing else."""
+
+from pathlib import Path
+
+from torch import nn
+
+from fedaws.config import Config
+from fedaws.core.method import Method
+from fedaws.core.start import random_rows, start_state
+from fedaws.data.federated import FederatedData
+from fedaws.evaluate import Model
+from fedaws.models import table_names, trainable
+from fedaws.ranks.clients import loads_of, over_ranks
+from fedaws.ranks.folder import SharedFolder
+from fedaws.ranks.group import Ranks
+from fedaws.ranks.model import SharedModel
+from fedaws.ranks.rows import SharedRows
+from fedaws.ranks.tables import BagClients, SharedTable, keep_own_rows
+from fedaws.runners import make_runner
+from fedaws.types import RunClients, ServerState
+
+
+class Together:
+    """What this rank has of a run. Of the encoder's table, if it has one, only its own rows are left."""
+
+    def __init__(self, ranks: Ranks, cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> None:
+        self._ranks, self._cfg, self._method, self._data, self._encoder = ranks, cfg, method, data, encoder
+        sizes = {name: len(trainable(encoder)[name]) for name in table_names(encoder)}
+        name = keep_own_rows(encoder, ranks)
+        self._tables = sizes
+        self._clients = BagClients(cfg, method, data) if name else None
+        self._table = SharedTable(ranks, name, self._clients) if name and self._clients else None
+
+    def runner(self) -> RunClients:
+        """Runs this rank's share of the clients."""
+        run_clients = make_runner(self._cfg, self._method, self._data, self._encoder, self._clients)
+        loads = loads_of(self._data, self._cfg.clients)
+        return over_ranks(run_clients, self._ranks, loads, self._method.trains_own_row, self._table)
+
+    def start(self) -> ServerState:
+        """The state before round 0, with this rank's rows."""
+        ranks, count = self._ranks, self._data.num_classes
+        rows = SharedRows(random_rows(self._cfg, count, ranks.rank, ranks.world), count, ranks)
+        theta = {name: p.detach() for name, p in trainable(self._encoder).items()}
+        return start_state(self._cfg, self._method, theta, rows, self._data.class_of, table_names(self._encoder))
+
+    def folder(self, path: Path) -> SharedFolder:
+        """The run's folder, of which this rank writes its part."""
+        return SharedFolder(path, self._ranks, self._tables)
+
+    def model(self, state: ServerState) -> Model:
+        """The model to measure."""
+        cfg, theta = self._cfg.model, state.averaged
+        return SharedModel(
+            self._encoder, theta, state.W, cfg.normalize, crowding=cfg.crowding, ranks=self._ranks, table=self._table
+        )
