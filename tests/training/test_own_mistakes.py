@@ -140,5 +140,5 @@ def test_few_classes_are_remembered_too(tiny: Config) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "muon"])
 def test_an_encoder_that_is_a_table_alone_trains_with_every_server_optimiser(optimizer: str) -> None:
     settings = ["data.name=xc-synthetic", "data.scale=0.001", "model.name=bag", "model.hidden=[]", "train.rounds=2"]
-    cfg = Config().override([*settings, "clients.per_round=20", f"server.optimizer={optimizer}"])
+    cfg = Config().override([*settings, "clients.per_round=20", "spread.margin=0.8", f"server.optimizer={optimizer}"])
     fedaws.train(config=cfg)

@@ -227,7 +227,7 @@ def _pair_step_(
         gradient, slopes = pairs_gradient(W, pair)
         if cfg.bounded:
             bound = smoothness(float(largest(W, slopes.max())), spectral_square(W), pair.curvature)
-            step = min(step, factor / (2 * bound))
+            step = min(step, factor / (2 * bound)) if bound else step  # 0: of rows that training has lost
         to_sphere_(here(W), here(W).sub(gradient, alpha=step))
     elif len(cohort):
         mined = _mine(W, cohort, cfg, k, pair, rng, memory)

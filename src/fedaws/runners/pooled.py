@@ -173,7 +173,8 @@ def _by_score(
     apart = z.detach().view(*share.shape, -1)
     risks, by_z, by_rows = score_gradient(loss, apart, rows, share)
     by_z = by_z.mul_(omega[:, None, None]).view_as(z)
-    gradients = torch.autograd.grad(z, list(theta.values()), by_z, materialize_grads=True)
+    leaves = list(theta.values())  # none, if all layers are frozen
+    gradients = torch.autograd.grad(z, leaves, by_z, materialize_grads=True) if leaves else ()
     return dict(zip(theta, gradients, strict=True)), by_rows * omega[:, None, None] if train_rows else None, risks
 
 
