@@ -64,6 +64,8 @@ class FedAwS(Strategy):
         The run: learning rates, local steps, embedding size, seed. Sent to the clients, without what concerns data.
     quorum
         The part of a cohort that must give good answers; below it the round changes nothing and is tried again.
+    grace
+        Seconds that a round still waits for the others once a quorum has given good answers; at most its deadline.
     wait
         Seconds the first round waits for all members, and every round for a quorum of them and for two classes.
     limits
@@ -87,6 +89,7 @@ class FedAwS(Strategy):
         spread: SpreadConfig | None = None,
         config: Config | None = None,
         quorum: float = 0.5,
+        grace: float = 30.0,
         wait: float = 600.0,
         limits: Limits | None = None,
         secret_rows: bool = True,
@@ -104,7 +107,7 @@ class FedAwS(Strategy):
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
         self.poll, self.attempts = poll, attempts
-        self.mail = Mailbox(limits or Limits(), poll)
+        self.mail = Mailbox(limits or Limits(), poll, grace=grace)
         self.state: ServerState | None = None
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
         self.last: dict[str, float] = {}  # figures of the last round
@@ -116,6 +119,8 @@ class FedAwS(Strategy):
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
+        if not grace >= 0:
+            raise FedawsError(f"grace={grace}; wanted seconds, 0 or more")
         # Over Flower the server knows no facts of classes.
         self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
         if self.method.rows in ("all", "private", "secret"):
@@ -147,7 +152,7 @@ class FedAwS(Strategy):
         cfg, spread = self.config, self.config.spread
         _LOG.info("\t├──> Method: %s, spread %s λ=%g", cfg.method, spread.regularizer, spread.weight)
         _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.active), self.federation.num_classes)
-        _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.mail.deadline)
+        _LOG.info("\t├──> Round: quorum %g, then %g s, deadline %g s", self.quorum, self.mail.grace, self.mail.deadline)
         _LOG.info("\t└──> Replies: a change of θ is cut at norm %g", self.mail.limits.clip_norm)
         if self.config.privacy.secure_sums:
             rows = "; a node's row is a template of its class, and is sent in the clear"
@@ -240,6 +245,7 @@ class FedAwS(Strategy):
             client = member.client
             content = wire.order(arrays, shared, client, member.class_id, row, **more)
             messages.append(self.mail.order(member, node_of[client], MessageType.TRAIN, content))
+        self.mail.enough = self._needed(len(messages))
         self.state = state
         return messages
 
@@ -248,7 +254,7 @@ class FedAwS(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """θ and W from the good replies; (None, None), and nothing changed, if they are too few."""
         assert self.state is not None
-        started, state = time.perf_counter(), self.state
+        started, waited, state = time.perf_counter(), self.mail.waited, self.state
         updates = (
             self._clear_updates(state, replies, server_round) if self._sum is None else self._summed(state, replies)
         )
@@ -257,7 +263,7 @@ class FedAwS(Strategy):
         self.state = finish_round(state, updates, self.config, self._rng, self.method)
         arrays = wire.pack(self.state.theta)
         self._arrays = arrays
-        self.last["server-seconds"] = time.perf_counter() - started
+        self.last["server-seconds"] = time.perf_counter() - started - (self.mail.waited - waited)
         return arrays, MetricRecord({"loss": self.state.loss, **self.last})
 
     def _clear_updates(self, state: ServerState, replies: Iterable[Message], server_round: int) -> list[Update] | None:
@@ -265,7 +271,7 @@ class FedAwS(Strategy):
         good = self.mail.good(replies, lambda content, member: wire.read_reply(content, self._expected(state, member)))
         asked = len(self.mail.asked)
         self.last, self.answers = _figures(good.values(), asked), dict(self.mail.answers)
-        needed = self._quorum_of(asked)
+        needed = self._needed(asked)
         if len(good) < needed:
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
             return None
@@ -318,7 +324,7 @@ class FedAwS(Strategy):
         )
         asked = len(self.mail.asked)
         self.last, self.answers = {"asked": asked, "replies": len(good)}, dict(self.mail.answers)
-        needed = max(self._quorum_of(asked), about.threshold, self._least)
+        needed = self._needed(asked)
         if len(good) < needed:
             _LOG.warning(
                 "round %d: %d masked replies, wanted %d; nothing can be learnt from them", number, len(good), needed
@@ -351,6 +357,7 @@ class FedAwS(Strategy):
             member = first[client].member
             content = secure.open_order(about, {sender: letters[sender][member.name] for sender in survivors})
             messages.append(self.mail.order(member, first[client].metadata.dst_node_id, secure.OPEN, content))
+        self.mail.enough = about.threshold
         replies = self.mail.collect(self._sum.grid, messages)
         found = self.mail.good(replies, lambda content, _: secure.read_opened(content, about, survivors))
         self.mail.answers = answers  # who took part is who sent a vector
@@ -379,6 +386,7 @@ class FedAwS(Strategy):
             self.mail.open_round()
             orders = [(m, wire.sums_order(arrays, shared, m.client, m.class_id, gram)) for m in asked]
             messages = [self.mail.order(m, node_of[m.client], SUMS, content) for m, content in orders]
+            self.mail.enough = self._quorum_of(len(messages))
             replies = self.mail.collect(grid, messages)
             told |= self.mail.good(replies, lambda content, _: wire.read_sums(content, size, gram, self.mail.limits))
             if len(told) == len(members):
@@ -405,6 +413,10 @@ class FedAwS(Strategy):
     def _quorum_of(self, count: int) -> int:
         """How many of these are enough; 0.56 · 25 is 14, although not in floats."""
         return max(1, math.ceil(round(self.quorum * count, 9)))
+
+    def _needed(self, asked: int) -> int:
+        """How many of those that were asked must answer well."""
+        return max(self._quorum_of(asked), 0 if self._sum is None else self._sum.about.threshold, self._least)
 
     # --- state ------------------------------------------------------------------------------------------------------
 
