@@ -92,7 +92,7 @@ def node_command(
 def up_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
 ) -> None:
-    """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
+    """Run a federation on this machine: SuperLink and nodes on loopback, with TLS and keys; or go on with it."""
     from fedaws.flower.up import up
     from fedaws.record.folder import RunFolder
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -162,8 +162,8 @@ def run_node(
     data: Path | None = None,
     key: Path | None = None,
     poll: float = 3.0,
-) -> NoReturn:
-    """Serve with the files in a node's folder: key, ca.crt, data.npz and, for secure sums, peers.toml."""
+) -> None:
+    """Serve with the files in a node's folder (key, ca.crt, data.npz, peers.toml for secure sums) until told to end."""
     folder = folder.expanduser().absolute()
     config: dict[str, Any] = {"data": str((data or folder / "data.npz").expanduser().absolute())}
     if class_id is not None:
@@ -172,12 +172,14 @@ def run_node(
         config["peers"] = str(folder / PEERS_FILE)
     own_app, own_key = load_app(app, folder), read_key((key or folder / "key").expanduser())
     certificate, keys = read_bytes(folder / "ca.crt"), (own_key, own_key.public_key())
-    while True:
-        with _ended_politely() as lost, http_request_response(superlink, False, certificate, keys) as found:
-            link = Link(*found)
-            _LOG.info("SuperNode ID: %d", link.node_id)
-            Node(own_app, config, link, poll).serve(lost)
-        _LOG.warning("connecting to %s anew", superlink)
+    with suppress(KeyboardInterrupt):
+        while True:
+            with _ended_politely() as lost, http_request_response(superlink, False, certificate, keys) as found:
+                link = Link(*found)
+                _LOG.info("SuperNode ID: %d", link.node_id)
+                Node(own_app, config, link, poll).serve(lost)
+            _LOG.warning("connecting to %s anew", superlink)
+    _LOG.info("the node has ended")
 
 
 def load_app(name: str, folder: Path) -> ClientApp:

@@ -1,4 +1,4 @@
-"""A federation of several processes on this machine: SuperLink and SuperNodes on loopback, with TLS and keys."""
+"""A federation of several processes on this machine: SuperLink and nodes on loopback, with TLS and keys."""
 
 import json
 import os
@@ -147,7 +147,7 @@ class Processes:
 
 
 class Cluster:
-    """A SuperLink and its SuperNodes, by the files in a federation's folder."""
+    """A SuperLink and its nodes, by the files in a federation's folder."""
 
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
