@@ -29,7 +29,7 @@ from fedaws.core.newcomers import fresh_row
 from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
-from fedaws.flower.federation import Federation, Member, from_classes
+from fedaws.flower.federation import Federation, Member, NodeInfo, from_classes
 from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
@@ -39,6 +39,7 @@ from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
 _LOG = logging.getLogger("flwr")
 _SAY_EVERY = 15.0  # seconds of waiting for nodes
+_CHEAP, _SELDOM = 0.2, 30  # seconds: who is online is asked every round; if it takes longer, once in so many times that
 
 SUMS = f"{MessageType.QUERY}.sums"
 """The type of the question before the first round or after the last."""
@@ -114,6 +115,7 @@ class FedAwS(Strategy):
         self.answers: dict[str, str | None] = {}  # of the last round, by name: why a reply was dropped, None for good
         self._claims: dict[int, int | None] = {}  # node id → client number, as told; None: nobody's
         self._strangers: set[int] = set()
+        self._seen: _Seen | None = None  # who was online when that was last asked
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
@@ -455,10 +457,11 @@ class FedAwS(Strategy):
         """The connected members by node id: all of them if they come in time, or a quorum."""
         end = time.monotonic() + self.wait
         say_at = time.monotonic() + _SAY_EVERY
+        asked = everybody or self._failures > 0  # those that were there may be gone
         while True:
             self.federation = self.federation.refreshed()
             try:
-                found = self._identified(grid)
+                found = self._identified(grid, asked)
             except httpx.HTTPStatusError as error:  # its database is locked, say; ask again
                 _LOG.warning("the SuperLink answers %d", error.response.status_code)
                 found = {}
@@ -477,7 +480,8 @@ class FedAwS(Strategy):
             if now >= say_at:
                 say_at = now + _SAY_EVERY
                 _LOG.info("waiting for %s: %d of %d online, %.0f s left", missing, len(found), members, end - now)
-            time.sleep(self.poll)
+            time.sleep(self.poll if asked else 0)
+            asked = True
         if len(found) < needed:
             raise FedawsError(
                 f"{len(found)} of {members} members online after {self.wait:g} s, wanted {needed}; "
@@ -491,12 +495,27 @@ class FedAwS(Strategy):
         _LOG.warning("going on with %d of %d members, without %s", len(found), members, missing)
         return found
 
-    def _identified(self, grid: Grid) -> dict[int, Member]:
-        """Who is connected; a stranger is told nothing, and logged once."""
+    def _identified(self, grid: Grid, ask: bool) -> dict[int, Member]:
+        """Who is connected; a stranger is told nothing, and logged once.
+
+        The SuperLink can only be asked for all nodes at once. Of many that takes long, so unless it must be, they are
+        not asked for again at once: a node that has gone meanwhile is one that does not answer, and a node's id
+        stands for one key for ever.
+        """
+        seen, started = self._seen, time.monotonic()
+        if not ask and seen is not None and seen.federation is self.federation and started < seen.until:
+            return seen.nodes
+        nodes = list(grid.get_nodes())
         if self.trust_claims:
-            self._ask_who(grid, [i for i in grid.get_node_ids() if i not in self._claims])
+            self._ask_who(grid, [node.node_id for node in nodes if node.node_id not in self._claims])
+        found = self._members(nodes)
+        took = time.monotonic() - started
+        self._seen = _Seen(self.federation, found, started + took * (_SELDOM if took > _CHEAP else 0))
+        return found
+
+    def _members(self, nodes: Iterable[NodeInfo]) -> dict[int, Member]:
         found, clients = dict[int, Member](), set[int]()
-        for node in grid.get_nodes():
+        for node in nodes:
             if self.trust_claims:
                 claim = self._claims.get(node.node_id)
                 member = None if claim is None else self.federation.members[claim]
@@ -512,6 +531,7 @@ class FedAwS(Strategy):
 
     def _ask_who(self, grid: Grid, node_ids: list[int]) -> None:
         """Insecure: which client do you say you are?"""
+        self.mail.open_round()
         messages = [Message(RecordDict(), node_id, MessageType.QUERY, ttl=self.mail.ttl) for node_id in node_ids]
         for message in self.mail.collect(grid, messages):
             if message.has_error():  # it may know better next time
@@ -520,6 +540,14 @@ class FedAwS(Strategy):
             claim = None if own is None else own.get("client-id")
             is_client = type(claim) is int and 0 <= claim < len(self.federation.members)
             self._claims[message.metadata.src_node_id] = cast(int, claim) if is_client else None
+
+
+class _Seen(NamedTuple):
+    """Who was online, and until when that is taken for true."""
+
+    federation: Federation
+    nodes: dict[int, Member]
+    until: float
 
 
 class _Sum(NamedTuple):
