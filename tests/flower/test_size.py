@@ -22,8 +22,8 @@ def test_fifty_of_five_hundred_nodes_answer_by_a_few_threads() -> None:
     before = threading.active_count()
     found, grid = flower_size.serve(nodes=500, per_round=50, rounds=2)
     assert found["good replies of the last round"] == 50
-    assert grid.most_threads - before <= 16
-    assert grid.asked_for_all == 3  # which was quick
+    assert grid.most_threads - before <= 40  # 16, and those of the round before that are about to end
+    assert grid.asked_for_all == 4  # which was quick
 
 
 def test_who_is_online_is_asked_seldom_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_who_is_online_is_asked_seldom_where_that_takes_long(monkeypatch: pytest
     monkeypatch.setattr("fedaws.flower.strategy._SELDOM", 3000)
     found, grid = flower_size.serve(nodes=20, per_round=5, rounds=4, latency=0.3)
     assert found["good replies of the last round"] == 5
-    assert grid.asked_for_all == 1
+    assert grid.asked_for_all == 2  # by the benchmark, and by the first round, which waits for everybody
 
 
 def test_a_file_that_has_not_changed_is_not_read_again(trial: Callable[..., Trial]) -> None:
