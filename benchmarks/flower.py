@@ -1,13 +1,15 @@
 """The same job in `fedaws train`, over Flower, and in Flower's own simulation; results in flower.md.
 
     python benchmarks/flower.py                        # fedaws train, and the real apps in one process: a minute
-    python benchmarks/flower.py --deployment 10        # and ten SuperNodes on loopback with TLS and keys: some minutes
+    python benchmarks/flower.py --deployment 10        # and ten nodes on loopback with TLS and keys: some minutes
+    python benchmarks/flower.py --only --deployment 5  # the deployment alone
     python benchmarks/flower.py --ray ENV/bin/python   # and Flower's simulation, by the Python of an environment with
                                                        # fedaws and flwr[simulation] in it: some minutes
 
 MLP 64-128-32, 32 examples a step, spread by moments. In one process the apps run one client after the other, through
-Flower's own packing into bytes; deployed, every message starts a Python of its own, which imports torch; Ray keeps as
-many of these as there are cores.
+Flower's own packing into bytes; deployed, nodes are processes that stay, or Flower's own, in which every message starts
+a Python that imports torch; Ray keeps as many of these as there are cores. A round's CPU seconds are those of all
+processes on the machine that belong to the deployment: what is left of its time where the machine is busy with more.
 """
 
 import argparse
@@ -18,9 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+import psutil
 import torch
 
 import fedaws
@@ -29,12 +33,17 @@ from fedaws.files import write_text
 from fedaws.flower.client_app import app as client_app
 from fedaws.flower.server_app import app as server_app
 from fedaws.flower.setup import Place, create
-from fedaws.flower.up import Processes, cluster, free_port
+from fedaws.flower.up import Cluster, Processes, cluster, free_port
 from fedaws.record.folder import RunFolder
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from inprocess_grid import InProcessGrid, Node
 
+KINDS = (
+    ("nodes that stay", False, False),
+    ("nodes that stay, SQLite", False, True),
+    ("SuperNodes of Flower's, SQLite", True, True),  # as it was
+)
 _EXAMPLE = Path(__file__).parents[1] / "examples" / "flower"
 
 
@@ -63,23 +72,46 @@ def in_process(cfg: Config, clients: int) -> float:
         return (time.perf_counter() - started) / cfg.train.rounds
 
 
-def deployed(nodes: int, rounds: int) -> dict[str, float]:
-    """Seconds of a round on loopback, by part, and bytes a node and round."""
+def deployed(nodes: int, rounds: int, supernodes: bool, database: bool) -> dict[str, float]:
+    """Seconds of a round on loopback, by part, and bytes a node and round; nodes of ours or of Flower's."""
     with tempfile.TemporaryDirectory() as folder:
         cfg = fedaws.config.load("digits-flower").override([f"train.rounds={rounds}"])
         place = create(Path(folder) / "federation", cfg, nodes)
         with cluster(place.root, print) as found:
-            found.start()
-            run_id = found.submit()
+            if database:
+                found.database = place.root / "state.db"
+            found.start(supernodes=supernodes)
+            run_id = found.submit(deadline=600.0, grace=600.0, wait=1800.0)
+            after_first = _wait_for_round(place, 1, found)
             found.follow(run_id)
+            cpu = (_cpu_seconds(found.processes) - after_first) / (rounds - 1)
             sent, received = found.traffic(run_id)
         rows = RunFolder(place.run).metrics()[1:]  # the first round also waits for the nodes to start
     keys = {"round": "round", "process start": "import", "compute": "compute", "server step": "server"}
     parts = {name: median(row[f"{key}_seconds"] for row in rows) for name, key in keys.items()}
     parts["transport and waiting"] = parts["round"] - sum(parts[name] for name in list(keys)[1:])
+    parts["CPU, all processes"] = cpu
     per = nodes * rounds
     plain = simulated(cfg)
     return parts | {"fedaws train": plain, "bytes to a node": sent / per, "bytes from a node": received / per}
+
+
+def _wait_for_round(place: Place, number: int, running: Cluster) -> float:
+    """CPU seconds of all processes once a round is done; the first one also starts everything."""
+    while len(RunFolder(place.run).checkpoints()) < number:
+        if not running.processes.alive("superlink"):
+            raise SystemExit("the SuperLink has ended")
+        time.sleep(0.1)
+    return _cpu_seconds(running.processes)
+
+
+def _cpu_seconds(processes: Processes) -> float:
+    """Of what runs, and of what has run: a process's children count once it has waited for them."""
+    total = 0.0
+    for process in processes.strays():
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def in_ray(cfg: Config, clients: int, python: Path) -> float:
@@ -126,6 +158,7 @@ def in_ray(cfg: Config, clients: int, python: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--deployment", type=int, default=0, metavar="NODES")
+    parser.add_argument("--only", action="store_true", help="the deployment alone")
     parser.add_argument("--rounds", type=int, default=6, help="of the deployment and of Ray")
     parser.add_argument("--ray", type=Path, metavar="PYTHON", help="of an environment with fedaws and flwr[simulation]")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -133,7 +166,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.2f}, torch {torch.__version__}")
     figures: dict[str, dict[str, float]] = {}
-    for clients, local_steps in ((10, 1), (10, 10), (100, 1), (100, 10)):
+    for clients, local_steps in () if options.only else ((10, 1), (10, 10), (100, 1), (100, 10)):
         name, rounds = f"{clients} clients, {local_steps} local steps", 2000 // clients // local_steps + 10
         figures[name] = found = {
             "fedaws train": clients / min(simulated(job(clients, local_steps, rounds)) for _ in "123")
@@ -143,11 +176,10 @@ def main() -> None:
             found["Ray"] = clients / in_ray(job(clients, local_steps, options.rounds), clients, options.ray.absolute())
             found["fedaws train / Ray"] = found["fedaws train"] / found["Ray"]
         print(f"{name}, client updates/s: " + ", ".join(f"{key} {value:,.0f}" for key, value in found.items()))
-    if options.deployment:
-        found = figures[f"deployment, {options.deployment} nodes"] = deployed(options.deployment, options.rounds)
-        print(
-            f"deployed, {options.deployment} nodes: " + ", ".join(f"{key} {value:,.3g}" for key, value in found.items())
-        )
+    for name, supernodes, database in KINDS if options.deployment else ():
+        title = f"deployment, {options.deployment} {name}"
+        found = figures[title] = deployed(options.deployment, options.rounds, supernodes, database)
+        print(f"{title}: " + ", ".join(f"{key} {value:,.3g}" for key, value in found.items()), flush=True)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -28,7 +28,11 @@ pytestmark = pytest.mark.e2e
 
 ROUNDS = 12  # in fewer, a class that misses two of them has no time to catch up
 SOON, LATE = 900.0, 3600.0  # seconds: for a process to start or end; for a run
-PATIENT = {"deadline": 600.0, "wait": 1800.0}  # nobody is late for being slow; of a dead node Flower tells in a minute
+PATIENT = {
+    "deadline": 600.0,
+    "grace": 600.0,
+    "wait": 1800.0,
+}  # nobody is late for being slow; of a dead node Flower tells in a minute
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, config: Config) -> Trial:
 @pytest.fixture(scope="module")
 def running(made: Trial) -> Iterator[Cluster]:
     with cluster(made.place.root, print) as found:
+        found.database = made.place.root / "superlink.db"  # it will be killed, and must know its nodes again
         found.start()
         yield found
 
@@ -131,10 +136,10 @@ def dropped_in(folder: RunFolder, *rounds: int) -> list[dict[str, str]]:
     return [line["dropped"] for line in lines if line["round"] in rounds]
 
 
-def joined(running: Cluster, made: Trial, name: str, node_config: str | None = None) -> bool:
+def joined(running: Cluster, made: Trial, name: str, class_id: int | None = None) -> bool:
     """Try to start a node again; it exits as long as its old self counts as online."""
     before = len(log_of(made, name))
-    running.start_node(name, node_config=node_config)
+    running.start_node(name, class_id=class_id)
     wait_for(
         f"{name} to be let in or refused",
         lambda: not running.processes.alive(name) or "SuperNode ID" in log_of(made, name)[before:],
@@ -147,8 +152,7 @@ def test_a_registered_node_that_claims_another_class_gets_nothing_of_it(running:
     folder = RunFolder(made.place.root / "claimed")
     running.processes.kill("node-1")
     # It is registered with class 0.
-    claim = "class-id=2 partition-id=4"
-    wait_for("node-1 to be let in again", lambda: joined(running, made, "node-1", claim), SOON)
+    wait_for("node-1 to be let in again", lambda: joined(running, made, "node-1", 2), SOON)
     finish(running, running.submit(folder=str(folder.path), settings="train.rounds=1", **PATIENT), folder)
     last = folder.metrics()[-1]
     assert (last["replies"], last["rejected"]) == (4, 1)
@@ -167,7 +171,7 @@ def test_what_up_has_started_ends_with_it(tmp_path: Path, config: Config, ending
         watchdog, said = Timer(SOON, process.kill), [""]
         watchdog.start()
         try:
-            while "SuperNodes started" not in said[-1]:
+            while "nodes started" not in said[-1]:
                 said.append(process.stderr.readline())
                 assert said[-1], f"up ended, or took longer than {SOON:g} s, after saying {said}"
             time.sleep(5)

@@ -16,7 +16,11 @@ from flower_trial import Trial, make_trial
 pytestmark = pytest.mark.e2e
 
 LATE = 3600.0  # seconds, for a machine that is busy with other work
-PATIENT = {"deadline": 600.0, "wait": 1800.0}  # nobody is late for being slow; of a dead node Flower tells in a minute
+PATIENT = {
+    "deadline": 600.0,
+    "grace": 600.0,
+    "wait": 1800.0,
+}  # nobody is late for being slow; of a dead node Flower tells in a minute
 UPLOAD = 20.0  # seconds from a node's note of its answer to the answer's arrival
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from flwr.common.config import parse_config_args
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 
 from fedaws.flower.setup import Place
 from fedaws.flower.up import Cluster, Processes, _Told, cluster
@@ -95,8 +96,8 @@ def test_no_two_nodes_get_the_same_port(trial: Callable[..., Trial], monkeypatch
     monkeypatch.setattr("fedaws.flower.up.free_port", lambda: next(ports))
     monkeypatch.setattr(Processes, "start", lambda self, name, command, home: started.extend(command))
     with cluster(trial(4).place.root, print) as found:
-        found.start_node("node-0")
-        found.start_node("node-1")
+        found.start_supernode("node-0")
+        found.start_supernode("node-1")
         assert found.port == 1
     assert [port for option, port in pairwise(started) if option == "--port"] == ["2", "3"]
 
@@ -119,12 +120,11 @@ def test_up_starts_with_a_superlink_that_remembers_no_earlier_run(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was submitted just before Ctrl-C would be started too, and keep the new one out of the folder."""
-    databases: list[Path] = []
+    databases: list[str] = []
 
     def started(self: Processes, name: str, command: list[str], home: Path) -> None:
         if name == "superlink":
-            databases.append(Path(command[command.index("--database") + 1]))
-            assert not databases[-1].exists()
+            databases.append(command[command.index("--database") + 1])
 
     def answered(self: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(arguments, 0, "", "")
@@ -132,13 +132,9 @@ def test_up_starts_with_a_superlink_that_remembers_no_earlier_run(
     monkeypatch.setattr(Processes, "start", started)
     monkeypatch.setattr(Cluster, "flwr", answered)
     monkeypatch.setattr("fedaws.flower.up._answers", lambda port: True)
-    root = trial(4).place.root
-    for _ in range(2):
-        with cluster(root, print) as found:
-            found.start()
-        databases[-1].parent.mkdir(exist_ok=True)
-        databases[-1].touch()
-    assert len(databases) == 2
+    with cluster(trial(4).place.root, print) as found:
+        found.start()
+    assert databases == [FLWR_IN_MEMORY_DB_NAME]  # nothing of it is on disk
 
 
 def test_a_node_that_dies_is_told_of_once(trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:

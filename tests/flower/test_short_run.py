@@ -28,7 +28,7 @@ def test_two_nodes_train_two_rounds_over_tls_and_give_the_model_of_fedaws_train(
     end = time.monotonic() + LATE
     with cluster(made.place.root, print) as running:
         running.start()
-        running.submit(deadline=LATE, wait=LATE)
+        running.submit(deadline=LATE, grace=LATE, wait=LATE)
         while not folder.finished:
             assert time.monotonic() < end
             assert all(running.processes.alive(name) for name in ("superlink", "node-0", "node-1"))

@@ -57,11 +57,42 @@ def register_command(
     console.say(f"{len(register(folder))} nodes registered; start theirs, and then a run: flwr run")
 
 
+@app.command("superlink", epilog="Example: fedaws flower superlink trial --host 0.0.0.0")
+def superlink_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the server's part of a federation.")],
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    database: Annotated[Path | None, typer.Option(help="Its memory, if it is not DIR/server/state.db.")] = None,
+) -> None:
+    """Be Flower's SuperLink, guarded: only its own user controls it, and bodies are bounded before they are read."""
+    from fedaws.flower.superlink import run_superlink
+
+    run_superlink(folder, host, port, database)
+
+
+@app.command("node", epilog="Example: fedaws flower node node-3 --superlink server.example:8000")
+def node_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder: key, ca.crt, data.npz.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink is.")],
+    class_id: Annotated[int | None, typer.Option(min=0, help="Refuse to train for any other class.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Its examples, if they are not in DIR/data.npz.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, if it is not DIR/key.")] = None,
+    own: Annotated[
+        str | None, typer.Option("--app", metavar="MODULE:NAME", help="A ClientApp of your own, from DIR or a package.")
+    ] = None,
+    poll: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks for a message, at most.")] = 3.0,
+) -> None:
+    """Be a node: one process that stays, runs no code of the server's and opens no port; Ctrl-C ends it."""
+    from fedaws.flower.node import OWN_APP, run_node
+
+    run_node(folder, superlink, app=own or OWN_APP, class_id=class_id, data=data, key=key, poll=poll)
+
+
 @app.command("up", epilog="Example: fedaws flower up trial")
 def up_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder by `fedaws flower init`.")], json: Json = False
 ) -> None:
-    """Run a federation on this machine: SuperLink and SuperNodes on loopback, with TLS and keys; or go on with it."""
+    """Run a federation on this machine: SuperLink and nodes on loopback, with TLS and keys; or go on with it."""
     from fedaws.flower.up import up
     from fedaws.record.folder import RunFolder
 

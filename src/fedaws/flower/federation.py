@@ -6,6 +6,7 @@ A node is known by the name and the key under which it was registered with the S
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -16,6 +17,7 @@ from fedaws.errors import FedawsError
 from fedaws.files import checked, read_toml, write_text
 
 _LOG = logging.getLogger("flwr")
+_LARGEST = 1 << 29  # bytes of federation.toml: a node takes some 300
 
 
 class NodeInfo(Protocol):
@@ -71,6 +73,7 @@ class Federation:
     example_dtype: str = "float32"
     test: Path | None = None
     sums: str | None = None
+    stamp: tuple[int, ...] | None = None  # of the file as it was read
     _by_name: dict[str, Member] = field(init=False, repr=False, compare=False)
     _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
@@ -87,12 +90,12 @@ class Federation:
         if any(len({pair[part] for pair in named}) < len(named) for part in (0, 1)):
             raise FedawsError(f"{self.path}: a class has two names, or two have one; give each class_name to one class")
 
-    @property
+    @cached_property
     def active(self) -> tuple[Member, ...]:
         """Those that are asked to train."""
         return tuple(m for m in self.members if not m.removed)
 
-    @property
+    @cached_property
     def num_classes(self) -> int:
         """Rows of W."""
         return 1 + max(m.class_id for m in self.members)
@@ -121,7 +124,7 @@ class Federation:
 
         Numbers and classes are what the rows of W and the clients' batches go by, so a change of them is not followed.
         """
-        if self.path is None:
+        if self.path is None or _stamp(self.path) == self.stamp:
             return self
         try:
             found = read_federation(self.path)
@@ -153,11 +156,21 @@ def from_classes(class_of: Mapping[str, int]) -> Federation:
 
 def read_federation(path: Path) -> Federation:
     """The federation in a TOML file."""
-    file = checked(_File, read_toml(path), str(path))
+    stamp = _stamp(path)  # before it is read: what is written meanwhile is seen the next time
+    file = checked(_File, read_toml(path, _LARGEST), str(path))
     nodes = enumerate(file.nodes.items())
     members = (Member(i, n.class_id, name, n.public_key, n.removed, n.class_name, n.sums_key) for i, (name, n) in nodes)
     test = None if file.test is None else path.parent / file.test
-    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test, file.sums)
+    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test, file.sums, stamp)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes with a file; None if there is none. Ten thousand nodes take seconds to read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def write_federation(

@@ -1,9 +1,10 @@
 """The messages of the round in flight: what was asked of whom, and which replies are good."""
 
 import logging
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -18,7 +19,8 @@ from fedaws.flower.wire import Limits, Rejected, printable
 
 _LOG = logging.getLogger("flwr")
 _AT_ONCE = 16  # looks for replies: each waits for the SuperLink's answer, so a slow one is asked less often
-_STALLED = 2.0  # seconds after which a look does not count among these
+_STALLED = 2.0  # seconds after which a look does not count among these,
+_MOST = 256  # but among these, which are threads
 _TICK = 0.05  # seconds
 
 Answer = TypeVar("Answer")
@@ -40,7 +42,11 @@ class Mailbox:
 
     limits: Limits
     poll: float  # seconds between two looks
-    deadline: float = 3600.0  # seconds that replies have
+    deadline: float = 3600.0  # seconds that replies have,
+    grace: float = math.inf  # and that they still have once there are enough good ones
+    enough: float = math.inf  # good replies of this round,
+    found: int = 0  # of which there are so many by now
+    waited: float = 0.0  # seconds, over the run
     asked: list[Asked] = field(default_factory=list)  # in this round,
     answers: dict[str, str | None] = field(default_factory=dict)  # by the node's name: None, or why it was dropped
     rejected: Counter[str] = field(default_factory=Counter)  # bad replies by reason, over the run
@@ -48,7 +54,7 @@ class Mailbox:
 
     def open_round(self) -> None:
         """Forget the round before."""
-        self.asked, self.answers = [], {}
+        self.asked, self.answers, self.enough, self.found = [], {}, math.inf, 0
 
     def order(self, member: Member, node_id: int, kind: str, content: RecordDict) -> Message:
         """A message of this round to a member."""
@@ -64,15 +70,26 @@ class Mailbox:
         """
         return 2 * self.deadline + 60
 
-    def collect(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send, and gather the replies that come before the deadline."""
-        nodes = self._sent(grid, messages)
+    def collect(self, grid: Grid, messages: list[Message]) -> Iterator[Message]:
+        """Send, and give the replies as they come: until the deadline, or a while after `good` has found enough.
+
+        Good ones are counted, not replies: nodes that answer nonsense at once must not cut off those that work.
+        """
+        return self._replies(grid, self._sent(grid, messages))
+
+    def _replies(self, grid: Grid, nodes: dict[str, int]) -> Iterator[Message]:
         names = self._names()
         waiting = set(nodes)
-        replies = list[Message]()
         end = time.monotonic() + self.deadline
         with _Lookers(grid, nodes, self.poll, self._looking) as lookers:
-            while waiting and (news := lookers.news(end)):
+            while waiting:
+                if self.found >= self.enough:
+                    end, self.enough = min(end, time.monotonic() + self.grace), math.inf
+                since = time.monotonic()
+                news = lookers.news(end)
+                self.waited += time.monotonic() - since
+                if news is None:
+                    break
                 message_id, reply = news
                 if isinstance(reply, httpx.TransportError) or not isinstance(reply, Exception | list | None):
                     raise reply
@@ -84,11 +101,10 @@ class Mailbox:
                     why = f"Flower cannot unpack it: {type(reply).__name__}: {reply!s:.80}"
                     self._drop(names.get(message_id), "bytes", why)
                 else:
-                    replies += reply
+                    yield from reply
         for message_id in nodes:
             if message_id in waiting:
-                self._drop(names.get(message_id), "late", f"no reply in {self.deadline:g} s")
-        return replies
+                self._drop(names.get(message_id), "late", "no reply in time")
 
     def _sent(self, grid: Grid, messages: list[Message]) -> dict[str, int]:
         """The messages that the SuperLink took: their ids, and the nodes that they went to."""
@@ -126,6 +142,7 @@ class Mailbox:
                 _check_sender(message, found)
                 good[found.member.client] = read(message.content, found.member)
                 self.answers[found.member.name] = None
+                self.found += 1
             except Rejected as error:
                 self._drop(name, error.reason, str(error))
             except Exception as error:  # whatever else a stranger's records do to their readers
@@ -151,7 +168,8 @@ class _Lookers:
 
     One a look: a reply whose upload stalls keeps Flower waiting for minutes, and one that Flower cannot unpack takes
     all others of the same look with it. A stalled look has its thread to itself and another takes its place; while it
-    lasts its node is not looked for again, also in later rounds, so that a node costs one thread at most.
+    lasts its node is not looked for again, also in later rounds, so that a node costs one thread at most; and there are
+    never more than a few hundred, whatever the nodes do.
     """
 
     def __init__(self, grid: Grid, nodes: dict[str, int], poll: float, looking: dict[int, float]) -> None:
@@ -200,7 +218,8 @@ class _Lookers:
             self._later.clear()
             self._began = now
             self._next = None
-        free = _AT_ONCE - sum(now - since < _STALLED for since in list(self._looking.values()))
+        looks = list(self._looking.values())
+        free = min(_AT_ONCE - sum(now - since < _STALLED for since in looks), _MOST - len(looks))
         for _look in range(min(free, len(self._due))):
             message_id = self._due.popleft()
             if self._nodes[message_id] in self._looking:  # since an earlier round

@@ -68,6 +68,7 @@ def main(grid: Grid, context: Context) -> None:
         federation,
         config=cfg,
         quorum=settings.quorum,
+        grace=settings.grace,
         wait=settings.wait,
         limits=settings.limits,
         secret_rows=settings.secret_rows,

@@ -36,6 +36,7 @@ class Settings(BaseModel):
     folder: Text = ""  # the run folder on the server; a run that is in it goes on
     deadline: Positive = 300.0  # seconds that a round waits for its replies
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5  # of a cohort that must answer well
+    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0  # seconds it waits on once these have
     wait: Positive = 600.0  # seconds the first round waits for everybody, and every round for a quorum
     clip_norm: Positive = 10.0  # of one client's θ_i − θ
     max_norm: Positive = 1000.0  # beyond which a reply is refused

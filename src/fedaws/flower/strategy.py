@@ -29,7 +29,7 @@ from fedaws.core.newcomers import fresh_row
 from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
-from fedaws.flower.federation import Federation, Member, from_classes
+from fedaws.flower.federation import Federation, Member, NodeInfo, from_classes
 from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
@@ -39,6 +39,7 @@ from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
 _LOG = logging.getLogger("flwr")
 _SAY_EVERY = 15.0  # seconds of waiting for nodes
+_CHEAP, _SELDOM = 0.2, 30  # seconds: who is online is asked every round; if it takes longer, once in so many times that
 
 SUMS = f"{MessageType.QUERY}.sums"
 """The type of the question before the first round or after the last."""
@@ -64,6 +65,8 @@ class FedAwS(Strategy):
         The run: learning rates, local steps, embedding size, seed. Sent to the clients, without what concerns data.
     quorum
         The part of a cohort that must give good answers; below it the round changes nothing and is tried again.
+    grace
+        Seconds that a round still waits for the others once a quorum has given good answers; at most its deadline.
     wait
         Seconds the first round waits for all members, and every round for a quorum of them and for two classes.
     limits
@@ -87,6 +90,7 @@ class FedAwS(Strategy):
         spread: SpreadConfig | None = None,
         config: Config | None = None,
         quorum: float = 0.5,
+        grace: float = 30.0,
         wait: float = 600.0,
         limits: Limits | None = None,
         secret_rows: bool = True,
@@ -104,18 +108,21 @@ class FedAwS(Strategy):
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
         self.poll, self.attempts = poll, attempts
-        self.mail = Mailbox(limits or Limits(), poll)
+        self.mail = Mailbox(limits or Limits(), poll, grace=grace)
         self.state: ServerState | None = None
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
         self.last: dict[str, float] = {}  # figures of the last round
         self.answers: dict[str, str | None] = {}  # of the last round, by name: why a reply was dropped, None for good
         self._claims: dict[int, int | None] = {}  # node id → client number, as told; None: nobody's
         self._strangers: set[int] = set()
+        self._seen: _Seen | None = None  # who was online when that was last asked
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
+        if not grace >= 0:
+            raise FedawsError(f"grace={grace}; wanted seconds, 0 or more")
         # Over Flower the server knows no facts of classes.
         self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
         if self.method.rows in ("all", "private", "secret"):
@@ -147,7 +154,7 @@ class FedAwS(Strategy):
         cfg, spread = self.config, self.config.spread
         _LOG.info("\t├──> Method: %s, spread %s λ=%g", cfg.method, spread.regularizer, spread.weight)
         _LOG.info("\t├──> Members: %d of %d classes", len(self.federation.active), self.federation.num_classes)
-        _LOG.info("\t├──> Round: quorum %g, deadline %g s", self.quorum, self.mail.deadline)
+        _LOG.info("\t├──> Round: quorum %g, then %g s, deadline %g s", self.quorum, self.mail.grace, self.mail.deadline)
         _LOG.info("\t└──> Replies: a change of θ is cut at norm %g", self.mail.limits.clip_norm)
         if self.config.privacy.secure_sums:
             rows = "; a node's row is a template of its class, and is sent in the clear"
@@ -240,6 +247,7 @@ class FedAwS(Strategy):
             client = member.client
             content = wire.order(arrays, shared, client, member.class_id, row, **more)
             messages.append(self.mail.order(member, node_of[client], MessageType.TRAIN, content))
+        self.mail.enough = self._needed(len(messages))
         self.state = state
         return messages
 
@@ -248,7 +256,7 @@ class FedAwS(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """θ and W from the good replies; (None, None), and nothing changed, if they are too few."""
         assert self.state is not None
-        started, state = time.perf_counter(), self.state
+        started, waited, state = time.perf_counter(), self.mail.waited, self.state
         updates = (
             self._clear_updates(state, replies, server_round) if self._sum is None else self._summed(state, replies)
         )
@@ -257,7 +265,7 @@ class FedAwS(Strategy):
         self.state = finish_round(state, updates, self.config, self._rng, self.method)
         arrays = wire.pack(self.state.theta)
         self._arrays = arrays
-        self.last["server-seconds"] = time.perf_counter() - started
+        self.last["server-seconds"] = time.perf_counter() - started - (self.mail.waited - waited)
         return arrays, MetricRecord({"loss": self.state.loss, **self.last})
 
     def _clear_updates(self, state: ServerState, replies: Iterable[Message], server_round: int) -> list[Update] | None:
@@ -265,7 +273,7 @@ class FedAwS(Strategy):
         good = self.mail.good(replies, lambda content, member: wire.read_reply(content, self._expected(state, member)))
         asked = len(self.mail.asked)
         self.last, self.answers = _figures(good.values(), asked), dict(self.mail.answers)
-        needed = self._quorum_of(asked)
+        needed = self._needed(asked)
         if len(good) < needed:
             _LOG.warning("round %d: %d good replies, wanted %d", server_round, len(good), needed)
             return None
@@ -318,7 +326,7 @@ class FedAwS(Strategy):
         )
         asked = len(self.mail.asked)
         self.last, self.answers = {"asked": asked, "replies": len(good)}, dict(self.mail.answers)
-        needed = max(self._quorum_of(asked), about.threshold, self._least)
+        needed = self._needed(asked)
         if len(good) < needed:
             _LOG.warning(
                 "round %d: %d masked replies, wanted %d; nothing can be learnt from them", number, len(good), needed
@@ -351,6 +359,7 @@ class FedAwS(Strategy):
             member = first[client].member
             content = secure.open_order(about, {sender: letters[sender][member.name] for sender in survivors})
             messages.append(self.mail.order(member, first[client].metadata.dst_node_id, secure.OPEN, content))
+        self.mail.enough = about.threshold
         replies = self.mail.collect(self._sum.grid, messages)
         found = self.mail.good(replies, lambda content, _: secure.read_opened(content, about, survivors))
         self.mail.answers = answers  # who took part is who sent a vector
@@ -379,6 +388,7 @@ class FedAwS(Strategy):
             self.mail.open_round()
             orders = [(m, wire.sums_order(arrays, shared, m.client, m.class_id, gram)) for m in asked]
             messages = [self.mail.order(m, node_of[m.client], SUMS, content) for m, content in orders]
+            self.mail.enough = self._quorum_of(len(messages))
             replies = self.mail.collect(grid, messages)
             told |= self.mail.good(replies, lambda content, _: wire.read_sums(content, size, gram, self.mail.limits))
             if len(told) == len(members):
@@ -405,6 +415,10 @@ class FedAwS(Strategy):
     def _quorum_of(self, count: int) -> int:
         """How many of these are enough; 0.56 · 25 is 14, although not in floats."""
         return max(1, math.ceil(round(self.quorum * count, 9)))
+
+    def _needed(self, asked: int) -> int:
+        """How many of those that were asked must answer well."""
+        return max(self._quorum_of(asked), 0 if self._sum is None else self._sum.about.threshold, self._least)
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -443,10 +457,11 @@ class FedAwS(Strategy):
         """The connected members by node id: all of them if they come in time, or a quorum."""
         end = time.monotonic() + self.wait
         say_at = time.monotonic() + _SAY_EVERY
+        asked = everybody or self._failures > 0  # those that were there may be gone
         while True:
             self.federation = self.federation.refreshed()
             try:
-                found = self._identified(grid)
+                found = self._identified(grid, asked)
             except httpx.HTTPStatusError as error:  # its database is locked, say; ask again
                 _LOG.warning("the SuperLink answers %d", error.response.status_code)
                 found = {}
@@ -465,7 +480,8 @@ class FedAwS(Strategy):
             if now >= say_at:
                 say_at = now + _SAY_EVERY
                 _LOG.info("waiting for %s: %d of %d online, %.0f s left", missing, len(found), members, end - now)
-            time.sleep(self.poll)
+            time.sleep(self.poll if asked else 0)
+            asked = True
         if len(found) < needed:
             raise FedawsError(
                 f"{len(found)} of {members} members online after {self.wait:g} s, wanted {needed}; "
@@ -479,12 +495,27 @@ class FedAwS(Strategy):
         _LOG.warning("going on with %d of %d members, without %s", len(found), members, missing)
         return found
 
-    def _identified(self, grid: Grid) -> dict[int, Member]:
-        """Who is connected; a stranger is told nothing, and logged once."""
+    def _identified(self, grid: Grid, ask: bool) -> dict[int, Member]:
+        """Who is connected; a stranger is told nothing, and logged once.
+
+        The SuperLink can only be asked for all nodes at once. Of many that takes long, so unless it must be, they are
+        not asked for again at once: a node that has gone meanwhile is one that does not answer, and a node's id
+        stands for one key for ever.
+        """
+        seen, started = self._seen, time.monotonic()
+        if not ask and seen is not None and seen.federation is self.federation and started < seen.until:
+            return seen.nodes
+        nodes = list(grid.get_nodes())
         if self.trust_claims:
-            self._ask_who(grid, [i for i in grid.get_node_ids() if i not in self._claims])
+            self._ask_who(grid, [node.node_id for node in nodes if node.node_id not in self._claims])
+        found = self._members(nodes)
+        took = time.monotonic() - started
+        self._seen = _Seen(self.federation, found, started + took * (_SELDOM if took > _CHEAP else 0))
+        return found
+
+    def _members(self, nodes: Iterable[NodeInfo]) -> dict[int, Member]:
         found, clients = dict[int, Member](), set[int]()
-        for node in grid.get_nodes():
+        for node in nodes:
             if self.trust_claims:
                 claim = self._claims.get(node.node_id)
                 member = None if claim is None else self.federation.members[claim]
@@ -500,6 +531,7 @@ class FedAwS(Strategy):
 
     def _ask_who(self, grid: Grid, node_ids: list[int]) -> None:
         """Insecure: which client do you say you are?"""
+        self.mail.open_round()
         messages = [Message(RecordDict(), node_id, MessageType.QUERY, ttl=self.mail.ttl) for node_id in node_ids]
         for message in self.mail.collect(grid, messages):
             if message.has_error():  # it may know better next time
@@ -508,6 +540,14 @@ class FedAwS(Strategy):
             claim = None if own is None else own.get("client-id")
             is_client = type(claim) is int and 0 <= claim < len(self.federation.members)
             self._claims[message.metadata.src_node_id] = cast(int, claim) if is_client else None
+
+
+class _Seen(NamedTuple):
+    """Who was online, and until when that is taken for true."""
+
+    federation: Federation
+    nodes: dict[int, Member]
+    until: float
 
 
 class _Sum(NamedTuple):

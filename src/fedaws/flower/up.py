@@ -1,4 +1,4 @@
-"""A federation of several processes on this machine: SuperLink and SuperNodes on loopback, with TLS and keys."""
+"""A federation of several processes on this machine: SuperLink and nodes on loopback, with TLS and keys."""
 
 import json
 import os
@@ -31,7 +31,7 @@ _HOST = "127.0.0.1"
 _MARK = "FEDAWS_FLOWER_UP"  # in the environment of all that we start, by which strays are known
 _ENDED = ("finished:completed", "finished:failed", "finished:stopped")
 
-_DATABASE = "superlink.db"  # not that of the real server
+_IN_MEMORY = ":flwr-in-memory:"  # Flower's word for a SuperLink that writes nothing down, at a third of the cost
 
 _PATIENCE = 5  # questions without an answer
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a service manager, a terminal that is closed
@@ -147,11 +147,12 @@ class Processes:
 
 
 class Cluster:
-    """A SuperLink and its SuperNodes, by the files in a federation's folder."""
+    """A SuperLink and its nodes, by the files in a federation's folder."""
 
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
         self.members = read_federation(place.federation).active
+        self.database: str | Path = _IN_MEMORY
         self._ports: set[int] = set()
         self.port, self._home = self._port(), place.logs / "flwr"  # not the operator's, which name the real server
 
@@ -162,27 +163,24 @@ class Cluster:
         self._ports.add(port)
         return port
 
-    def start(self) -> None:
-        """Start everything, with a SuperLink that knows of no earlier run: one that waits there would be run too."""
-        for file in self.place.logs.glob(f"{_DATABASE}*"):
-            file.unlink()
+    def start(self, *, supernodes: bool = False) -> None:
+        """Start everything; with `supernodes` the nodes by Flower's own program."""
         self._say(f"SuperLink on {_HOST}:{self.port} …")
         self.start_superlink()
         self.register_all()
         for member in self.members:
-            self.start_node(member.name)
-        self._say(f"{len(self.members)} SuperNodes started; logs are in {self.place.logs}")
+            (self.start_supernode if supernodes else self.start_node)(member.name)
+        self._say(f"{len(self.members)} nodes started; logs are in {self.place.logs}")
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers; its database survives it."""
-        server = self.place.server
+        """Start the SuperLink and wait until it answers.
+
+        It knows of no earlier run, unless it has a database: one that waits there would be run too.
+        """
         self.place.connect(self._home, f"{_HOST}:{self.port}", str(self.place.authority))
-        command = ["flower-superlink", "--host", _HOST, "--port", str(self.port)]
-        command += ["--ssl-ca-certfile", str(self.place.authority)]
-        command += ["--ssl-certfile", str(server / "server.pem"), "--ssl-keyfile", str(server / "server.key")]
-        command += ["--enable-supernode-auth", "--database", str(self.place.logs / _DATABASE)]
-        command += ["--disable-runtime-dependency-installation"]
-        self.processes.start("superlink", command, server / "flwr")
+        command = self._fedaws("superlink", self.place.root, "--host", _HOST, "--port", self.port)
+        command += ["--database", str(self.database)]
+        self.processes.start("superlink", command, self.place.server / "flwr")
         self._wait("superlink", lambda: _answers(self.port), 600)
 
     def register_all(self) -> None:
@@ -190,19 +188,29 @@ class Cluster:
         _register(self.members, self.flwr)
 
     def start_node(
-        self, name: str, *, key: Path | None = None, node_config: str | None = None, process: str | None = None
+        self, name: str, *, key: Path | None = None, class_id: int | None = None, process: str | None = None
     ) -> None:
-        """Start a SuperNode as its own machine would, with nothing but its own folder."""
+        """Start a node as its own machine would, with nothing but its own folder."""
+        folder, address = self.place.node(name), f"{_HOST}:{self.port}"
+        if class_id is None:
+            class_id = next(member.class_id for member in self.members if member.name == name)
+        command = self._fedaws("node", folder, "--superlink", address, "--class-id", class_id)
+        command += ["--key", str(key or folder / "key")]
+        self.processes.start(process or name, command, folder / "flwr")
+
+    def start_supernode(self, name: str) -> None:
+        """The same by Flower's own program, which starts a Python for each message."""
         folder = self.place.node(name)
-        config = {m.name: f"class-id={m.class_id}" for m in self.members}.get(name, "")
-        config = config if node_config is None else node_config
+        (class_id,) = (member.class_id for member in self.members if member.name == name)
         command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
         command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(self._port())]
-        command += ["--auth-supernode-private-key", str(key or folder / "key")]
+        command += ["--auth-supernode-private-key", str(folder / "key")]
         peers = folder / PEERS_FILE
-        config += f' data="{folder / "data.npz"}"' + (f' peers="{peers}"' if peers.exists() else "")
-        command += ["--node-config", config.strip()]
-        self.processes.start(process or name, command, folder / "flwr")
+        config = f'class-id={class_id} data="{folder / "data.npz"}"' + (f' peers="{peers}"' if peers.exists() else "")
+        self.processes.start(name, [*command, "--node-config", config], folder / "flwr")
+
+    def _fedaws(self, *arguments: object) -> list[str]:
+        return [self.processes.python.name, "-m", "fedaws", "flower", *map(str, arguments)]
 
     def submit(self, **overrides: str | float) -> str:
         """Start a run of the app with these of its settings changed; gives its id."""
