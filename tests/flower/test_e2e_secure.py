@@ -9,7 +9,7 @@ import torch
 import fedaws
 from fedaws import Config
 from fedaws.flower.up import Cluster, cluster
-from fedaws.privacy.sum_keeper import STATE_FILE
+from fedaws.privacy.sum_keeper import PEERS_FILE, STATE_FILE
 from fedaws.record.folder import PARTICIPANTS, RunFolder
 from flower_trial import Trial, make_trial
 
@@ -46,6 +46,9 @@ def test_five_nodes_give_the_simulations_model_and_two_may_die_between_the_stage
     ]
     config = tiny.override([*settings, "privacy.secure_sums=true", "privacy.min_cohort=3"])
     made = make_trial(tmp_path_factory.mktemp("secure") / "federation", config, 5)
+    for member in made.members:  # two runs, of one and of three rounds
+        path = made.place.node(member.name) / PEERS_FILE
+        path.write_text(path.read_text().replace('settings = "first"', 'settings = "any"'))
     with cluster(made.place.root, print) as running:
         running.start()
         one = config.override(["train.rounds=1"])

@@ -291,6 +291,39 @@ def test_a_run_goes_on_after_the_server_has_forgotten_its_last_sum(secured: Call
     assert RunFolder(made.place.root / "anew").finished
 
 
+def test_a_node_trains_by_the_settings_of_its_first_sum_alone(
+    secured: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More local steps, no clipping or another rate would make the sum more telling."""
+    made = secured(more=("train.rounds=2",))
+    made.serve()
+    made.settings |= {"folder": str(made.place.root / "anew"), "settings": "clients.lr=7.0"}
+    assert "has changed how this node is to train" in failures(made, monkeypatch, caplog)
+
+
+def test_a_round_whose_sum_some_have_opened_is_tried_again_over_the_same_nodes(secured: Callable[..., Trial]) -> None:
+    """Three of six a round; the second try would draw others, whom those that opened would refuse."""
+    made = secured(6, more=("clients.per_round=3", "train.rounds=1", "data.classes=6"), deadline=0.3)
+    asked, deaf = list[int](), list[int]()
+
+    def listening(client: int) -> Callable[[Message, Honest], Message | None]:
+        def deliver(message: Message, honest: Honest) -> Message | None:
+            if message.metadata.message_type == "train":
+                asked.append(client)
+            elif len(deaf) < 2:  # of the first try's three two do not open
+                deaf.append(client)
+                return None
+            return honest(message)
+
+        return deliver
+
+    for client in range(6):
+        made.node(client).deliver = listening(client)
+    made.serve()
+    assert len(asked) == 6
+    assert asked[:3] == asked[3:]
+
+
 def test_a_node_whose_key_for_sums_is_not_listed_yet_is_not_asked(secured: Callable[..., Trial]) -> None:
     made = secured(5, classes=4, more=("train.rounds=2",))
     found = read_federation(made.place.federation)

@@ -166,12 +166,18 @@ def read_sum(content: RecordDict) -> tuple[ConfigRecord, Limits]:
 
 
 def about_sum(content: RecordDict, record: ConfigRecord, layout: Layout) -> Round:
-    """What all nodes must have alike: the record, and a digest of θ, the settings and the vector's parts."""
+    """What all nodes must have alike: the record, and digests of θ, the settings and the vector's parts."""
     values: dict[str, Any] = dict(record)
-    told = [*_told(content.array_records["arrays"]), *_items(content.config_records["config"]), *_items(record)]
-    digest = joint_digest([*told, repr(list(layout)).encode()])
+    config = content.config_records["config"]
+    theta = list(_told(content.array_records["arrays"]))
+    point = joint_digest([*theta, str(config[wire.ROUND]).encode()])
+    training = {key: config[key] for key in config if key != wire.ROUND}
+    bounds = {key: record[key] for key in ("clip-norm", "max-examples")}
+    settings = joint_digest([*_items(training), *_items(bounds)])
+    told = joint_digest([*theta, *_items(config), *_items(record), repr(list(layout)).encode()])
     cohort = tuple(_list(values["cohort"]))
-    return Round(values["federation"], values["number"], cohort, values["threshold"], values["double"], digest)
+    head = values["federation"], values["number"], cohort, values["threshold"], values["double"]
+    return Round(*head, told, point, settings)
 
 
 def _told(arrays: ArrayRecord) -> Iterable[bytes]:
@@ -180,7 +186,7 @@ def _told(arrays: ArrayRecord) -> Iterable[bytes]:
         yield from (name.encode(), array.dtype.encode(), str(tuple(array.shape)).encode(), array.data)
 
 
-def _items(record: ConfigRecord) -> Iterable[bytes]:
+def _items(record: Mapping[str, Any]) -> Iterable[bytes]:
     return (f"{key}={record[key]!r}".encode() for key in sorted(record))
 
 

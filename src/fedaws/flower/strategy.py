@@ -112,6 +112,7 @@ class FedAwS(Strategy):
         self._claims: dict[int, int | None] = {}  # node id → client number, as told; None: nobody's
         self._strangers: set[int] = set()
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
+        self._draws = 0  # cohorts of this round before the one that is being asked
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
         if not 0 < quorum <= 1:
@@ -177,7 +178,7 @@ class FedAwS(Strategy):
         Unlike Flower's own loop it resumes, it goes on with those who answered in time, and one bad reply harms nobody.
         Of `initial_arrays` the first start takes θ; one that follows a failure goes on with what it had.
         """
-        self.mail.deadline, result, self._failures = timeout, Result(), 0
+        self.mail.deadline, result, self._failures, self._draws = timeout, Result(), 0, 0
         if self.config.privacy.secure_sums and (self.federation.sums is None or self.trust_claims):
             raise FedawsError(
                 "privacy.secure_sums needs nodes with keys of their own for it; "
@@ -196,6 +197,7 @@ class FedAwS(Strategy):
             found, metrics = self.aggregate_train(number, self.mail.collect(grid, messages))
             if found is None or metrics is None:
                 self._failures += 1
+                self._draws += self._sum is None or not self._sum.shown
                 if self._failures >= self.attempts:
                     why = Counter(reason for reason in self.mail.answers.values() if reason)
                     told = ", ".join(f"{count} {reason}" for reason, count in sorted(why.items())) or "no answers"
@@ -204,7 +206,7 @@ class FedAwS(Strategy):
                         "look after the nodes and resume"
                     )
                 continue
-            self._failures = 0
+            self._failures = self._draws = 0
             arrays = found
             state = self._begin(found)
             if number == num_rounds and self._last_step is not None:
@@ -227,8 +229,9 @@ class FedAwS(Strategy):
             online = {node_id: member for node_id, member in online.items() if member.sums_key}
         state = self._welcome(state, {m.class_id for m in online.values()})
         node_of = {member.client: node_id for node_id, member in online.items()}
-        # Tried again, a round has another cohort: that of the first try may be of nodes that are gone.
-        again = [self._failures] if self._failures else []
+        # Tried again, a round has another cohort: that of the first try may be of nodes that are gone. But where some
+        # may have opened its sum, they give no second one over others.
+        again = [self._draws] if self._draws else []
         self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num, *again))
         cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
@@ -299,7 +302,8 @@ class FedAwS(Strategy):
         record = secure.sum_record(self.federation.sums or "", number, names, self.config.privacy, limits)
         layout = secure.layout_of(state.theta, limits)
         content = RecordDict({"arrays": arrays, "config": shared})
-        self._sum = _Sum(grid, secure.about_sum(content, record, layout), layout)
+        about = secure.about_sum(content, record, layout)
+        self._sum = _Sum(grid, about, layout, shown=not about.double)
         return {"sum": record}
 
     @property
@@ -346,6 +350,7 @@ class FedAwS(Strategy):
         first = {asked.member.client: asked for asked in self.mail.asked}
         letters = {self.federation.members[client].name: reply.masked.letters for client, reply in good.items()}
         self.mail.open_round()
+        self._sum = self._sum._replace(shown=True)
         messages = []
         for client in sorted(good):
             member = first[client].member
@@ -516,6 +521,7 @@ class _Sum(NamedTuple):
     grid: Grid
     about: Round
     layout: Layout
+    shown: bool  # whether nodes may have opened it
 
 
 def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:

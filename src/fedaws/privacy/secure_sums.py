@@ -126,6 +126,8 @@ class Round:
     threshold: int  # nodes that must agree to open a sum
     double: bool  # masks of its own for each node, and so always a second trip
     told: bytes  # a digest of all else that the nodes were sent alike, θ first of all
+    point: bytes = b""  # a digest of where it is asked, θ and the round: two sums there could differ by one node
+    settings: bytes = b""  # a digest of how the nodes are to train
 
     def __post_init__(self) -> None:
         count = len(self.cohort)
@@ -139,8 +141,9 @@ class Round:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of it all."""
-        head = [self.run, str(self.number), str(self.threshold), str(self.double), self.told.hex()]
-        return joint_digest(text.encode() for text in (*head, *self.cohort))
+        head = [self.run, str(self.number), str(self.threshold), str(self.double)]
+        told = [part.hex() for part in (self.told, self.point, self.settings)]
+        return joint_digest(text.encode() for text in (*head, *told, *self.cohort))
 
     def others(self, name: str) -> Iterator[str]:
         return (other for other in self.cohort if other != name)
