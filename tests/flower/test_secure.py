@@ -396,7 +396,7 @@ def good_reply() -> RecordDict:
 
 def read(content: RecordDict) -> secure.MaskedReply:
     expected = Expected(3, 1, 2, THETA, 2, True, Limits())
-    return secure.read_masked(content, expected, ABOUT, LAYOUT, with_row=True)
+    return secure.read_masked(content, expected, ABOUT, LAYOUT, [], with_row=True)
 
 
 def test_a_good_masked_reply_passes() -> None:
@@ -446,6 +446,14 @@ def test_a_vector_of_another_kind_is_rejected(arrays: dict[str, np.ndarray]) -> 
         read(content)
 
 
+@pytest.mark.parametrize(("rows", "size"), [([], 2), ([Entry("first", (2,), 2.0)], 3)])
+def test_a_second_vector_that_was_not_asked_for_or_is_of_another_size_is_rejected(rows: list[Entry], size: int) -> None:
+    content = good_reply()
+    content.array_records["arrays"]["rows"] = Array(np.zeros(size, np.uint32))
+    with pytest.raises(Rejected):
+        secure.read_masked(content, Expected(3, 1, 2, THETA, 2, True, Limits()), ABOUT, LAYOUT, rows, with_row=True)
+
+
 @pytest.mark.parametrize("own", [{}, {"number": 4, "shares": [b""] * 2}, {"number": 5, "shares": [b"1", b"2"]}])
 def test_opened_shares_of_another_kind_are_rejected(own: dict[str, Any]) -> None:
     with pytest.raises(Rejected):
@@ -453,7 +461,7 @@ def test_opened_shares_of_another_kind_are_rejected(own: dict[str, Any]) -> None
 
 
 SUM: dict[str, Any] = {"federation": "0", "number": 5, "cohort": ["a", "b"], "threshold": 2, "double": True}
-SUM |= {"clip-norm": 1.0, "max-examples": 3}
+SUM |= {"clip-norm": 1.0, "max-examples": 3, "heard": [0, 0], "run": "0" * 32}
 
 
 @pytest.mark.parametrize(
@@ -461,6 +469,10 @@ SUM |= {"clip-norm": 1.0, "max-examples": 3}
     [
         {"cohort": "ab"},
         {"cohort": [1, 2]},
+        {"heard": [0]},
+        {"heard": [0, -1]},
+        {"heard": [0, 1.0]},
+        {"run": 7},
         {"number": "5"},
         {"double": 1},
         {"clip-norm": -1.0},

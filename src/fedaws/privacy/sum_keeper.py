@@ -8,12 +8,12 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -26,6 +26,7 @@ from fedaws.privacy.secure_sums import Masked, Numbers, Round, joint_digest
 
 KEY_FILE, STATE_FILE = "sums.key", "sums.json"
 PEERS_FILE = "peers.toml"
+ROW_FILES = "row-*.safetensors"
 _AHEAD = 3_600_000_000  # microseconds that a number may be ahead of this node's clock
 _REMEMBERED = 1000  # opened sums
 
@@ -43,6 +44,7 @@ class Peers(BaseModel):
     min_cohort: Annotated[int, Field(ge=2)]  # a sum of fewer is refused
     threshold: Annotated[float, Field(gt=0, le=1)]  # of a cohort, that must agree to open a sum
     double_masks: bool  # a sum without them is refused
+    rows: Literal["clear", "private"] = "clear"  # `private`: this node's row never leaves it, whatever the server says
     settings: Annotated[str, Field(pattern="^(first|any|[0-9a-f]{64})$")] = "first"
     """How this node trains: as in its first sum for good, as the server likes, or by the settings of this digest."""
     peers: dict[str, Key]
@@ -105,8 +107,8 @@ def make_key(folder: Path) -> str:
 
 
 def forget(folder: Path) -> list[Path]:
-    """Delete what a node that leaves must not leave behind: its private key and its notes; what was there."""
-    found = [path for name in (KEY_FILE, STATE_FILE) if (path := folder / name).exists()]
+    """Delete what a node that leaves must not leave behind: its private key, notes and rows; what was there."""
+    found = [path for name in (KEY_FILE, STATE_FILE, ROW_FILES) for path in sorted(folder.glob(name))]
     for path in found:
         with writing(path):
             path.unlink()
@@ -130,8 +132,10 @@ class SumKeeper:
         if self._public.get(self.peers.name) != self._key.public_key().public_bytes_raw():
             raise FedawsError(f"{path} has another key for {self.peers.name} than {KEY_FILE} beside it")
 
-    def mask(self, x: Numbers, about: Round) -> Masked:
-        """This node's answer to the first trip, once and no more."""
+    def mask(
+        self, x: Numbers, about: Round, whole: Numbers | None = None, note: Callable[[], None] = lambda: None
+    ) -> Masked:
+        """This node's answer to the first trip, once and no more; `note` is called once it is sure to be given."""
         rules, count = self.peers, len(about.cohort)
         strangers = set(about.cohort) - rules.peers.keys()
         if about.run != rules.federation:
@@ -152,8 +156,9 @@ class SumKeeper:
         with self._locked():
             last = self._last()
             self._check_turn(about, last)
+            note()
             self._write(_State.of(about, {} if last is None else last.before))  # before the answer: a crash loses one
-        return secure_sums.mask(x, about, rules.name, self._key, self._public)
+        return secure_sums.mask(x, about, rules.name, self._key, self._public, whole)
 
     def _check_turn(self, about: Round, last: _State | None) -> None:
         """Refuse a number answered or far ahead, other settings, and other nodes at a θ at which some were summed."""
