@@ -14,6 +14,7 @@ import fedaws
 from fedaws.config import Config
 from fedaws.core import moments
 from fedaws.core.algorithm import run_round, settled
+from fedaws.core.losses import positive_hinge
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
 from fedaws.core.sums import HEARD, changes_told, hear, make_sum_spread, means_of, nothing_heard, tell_moments
@@ -321,6 +322,18 @@ def test_cohorts_that_are_large_against_the_dimension_do_not_help_where_rows_mov
     delta, second = changes[:, :8], changes[:, 8:].view(30, 8, 8)
     found = F.normalize((second @ delta[..., None]).squeeze(-1), dim=1)
     assert float((found * rows).sum(1).median()) > 0.98
+
+
+def test_the_change_of_theta_of_one_client_points_along_its_row() -> None:
+    """The same: the gradient of the last bias is w without its part along the embedding, whose sum hides it alone."""
+    rng = torch.Generator().manual_seed(0)
+    layer, w, x = torch.nn.Linear(6, 5), moments_start(1, 5)[0], torch.randn(1, 6, generator=rng)
+    raw = layer(x)
+    positive_hinge(F.normalize(raw, dim=1), w, 0.9).sum().backward()
+    z = F.normalize(raw.detach(), dim=1)[0]
+    assert layer.bias.grad is not None
+    expected = F.normalize(w - (w @ z) * z, dim=0)
+    torch.testing.assert_close(-F.normalize(layer.bias.grad, dim=0), expected)
 
 
 @pytest.mark.parametrize(

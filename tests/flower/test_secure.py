@@ -471,7 +471,7 @@ SUM |= {"clip-norm": 1.0, "max-examples": 3, "heard": [0, 0], "run": "0" * 32}
         {"cohort": [1, 2]},
         {"heard": [0]},
         {"heard": [0, -1]},
-        {"heard": [0, 1.0]},
+        {"heard": [0.0, 1.0]},
         {"run": 7},
         {"number": "5"},
         {"double": 1},

@@ -158,11 +158,9 @@ def test_a_mistake_in_the_file_of_peers_is_told_in_one_line(folder: Path, old: s
 # --- two sums that could tell a single node ---------------------------------------------------------------------------
 
 
-def summed(
-    folder: Path, name: str = "a", senders: str = "abcd", number: int = 10, **changes: object
-) -> dict[str, bytes]:
-    """A sum that a node has answered; the letters that it is to open."""
-    round_ = about(number=number, **changes)
+def summed(folder: Path, name: str = "a", senders: str = "abcd", number: int = 10) -> dict[str, bytes]:
+    """A sum that nodes have answered; the letters that one of them is to open."""
+    round_ = about(number=number)
     sent = {sender: keeper(folder, sender).mask(X, round_) for sender in senders}
     return {sender: masked.letters[name] for sender, masked in sent.items()}
 
