@@ -60,9 +60,9 @@ def page(cells: dict[str, dict[str, Any]]) -> str:
         "",
         "Made by `python benchmarks/private_row_theft.py`: generated classes, one a client, 32 dimensions, the preset",
         f"`digits-flower`, {ROUNDS} rounds with everybody in each, seeds 0, 1, 2. A node knows its own row and, after",
-        "each round, the mean $\\mu$ and the second moment $M$ of all; it looks for rows that explain them and how they",
-        "moved in the last ten rounds. Cosine of the rows found with the true ones, with a 95 % interval over rows;",
-        "beside it that of rows which are only made to fit the last $\\mu$ and $M$: *chance*. See",
+        "each round, the mean $\\mu$ and the second moment $M$ of all; it looks for rows that explain them and how",
+        "they moved in the last ten rounds. Cosine of the rows found with the true ones, with a 95 % interval over",
+        "rows; beside it that of rows which are only made to fit the last $\\mu$ and $M$: *chance*. See",
         "[private rows](../private-rows.md#what-the-sums-still-tell).",
         "",
     ]

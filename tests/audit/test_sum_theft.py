@@ -70,6 +70,14 @@ def test_rows_that_only_take_known_steps_are_found_better_than_from_the_last_mea
     assert float(match(explain(told, tries, stiff=1.0), path[-1][1:]).mean()) > float(guessed) + 0.02
 
 
+def test_of_three_clients_a_run_tells_each_the_rows_of_the_others(private: Config) -> None:
+    cfg = private.override(["data.classes=3"])
+    found = sum_theft(cfg, load_data(cfg), "passive", 3)
+    assert found.cosine.value > 0.98
+    assert (found.stolen, found.clients) == (2, 3)
+    assert "private rows, 3 rounds" in found.finding().does
+
+
 def test_rows_in_the_clear_are_another_attack(tiny: Config) -> None:
     cfg = tiny.override(["data.classes=4"])
     assert "privacy.rows=private" in refusal(lambda: sum_theft(cfg, load_data(cfg), "passive", 2))

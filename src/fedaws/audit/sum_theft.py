@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.audit.federation import one_row_each, rounds_of, short
-from fedaws.audit.figures import Figure, mean
+from fedaws.audit.figures import Figure, Finding, mean
 from fedaws.audit.row_theft import asked, match, of_moments
 from fedaws.config import Config
 from fedaws.core.method import SumSpread
@@ -55,6 +55,17 @@ class SumTheft:
     best: Figure
     stolen: float  # rows above 0.9, in a try
     stolen_by_chance: float  # the same of rows that have the last means
+
+    def finding(self) -> Finding:
+        """As a line of the table."""
+        learns = f"the others' rows: best {self.best.value:.2f}, {self.stolen:.1f} of {self.clients - 1} above 0.9"
+        where = f"private rows, {self.rounds} rounds: mean cosine"
+        does = {
+            "passive": ("a curious node", "looks at the means of all rows"),
+            "active": ("a curious node", "tells of rows of its choice and looks at the means"),
+            "lying server": ("the server with a node", "tells means of its choice and looks at the true ones"),
+        }[self.who]
+        return Finding("row-theft", does[0], f"{does[1]} ({where})", learns, self.cosine)
 
 
 def sum_theft(cfg: Config, data: FederatedData, who: Who, rounds: int, seeds: tuple[int, ...] = (0,)) -> SumTheft:
