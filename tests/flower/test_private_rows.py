@@ -16,6 +16,7 @@ from fedaws import Config
 from fedaws.core.start import random_rows
 from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
+from fedaws.flower.federation import read_federation, write_federation
 from fedaws.flower.strategy import FedAwS
 from fedaws.privacy.sum_keeper import PEERS_FILE, ROW_FILES
 from fedaws.record.folder import RunFolder
@@ -276,6 +277,60 @@ def test_a_node_tells_of_its_row_to_everybody_or_nobody(federation: Callable[...
     made.serve()
     assert replies == [(1, {"sum"}), (2, {"sum"})]
     assert server_sums(made)[HEARD].tolist() == [0] * 5
+
+
+def with_newcomers(made: Trial, old: int) -> Callable[[], None]:
+    """A federation of its first nodes; what adds the others to everybody's files."""
+    found = read_federation(made.place.federation)
+    files = [made.place.federation, *(home(made, m.client) / PEERS_FILE for m in found.members)]
+    whole = {path: path.read_text() for path in files}
+    shape, dtype = found.example_shape, found.example_dtype
+    write_federation(made.place.federation, found.members[:old], shape, dtype, "test.npz", found.sums)
+    for member in found.members[:old]:
+        path = home(made, member.client) / PEERS_FILE
+        known = [f"node-{i} = " for i in range(old, len(found.members))]
+        path.write_text("\n".join(line for line in whole[path].splitlines() if not line.startswith(tuple(known))))
+    for client in range(old, len(found.members)):
+        made.node(client).online = False
+
+    def arrive() -> None:
+        for path, text in whole.items():
+            path.write_text(text)
+        for node in made.nodes.values():
+            node.online = True
+
+    return arrive
+
+
+@pytest.mark.parametrize(("new", "heard"), [(3, [4] * 7), (2, [2] * 4 + [0] * 2)])
+def test_newcomers_are_counted_as_many_at_a_time_as_a_sum_must_have(
+    federation: Callable[..., Trial], new: int, heard: list[int]
+) -> None:
+    made = federation(4 + new, more=("train.rounds=4",))
+    arrive = with_newcomers(made, old=4)
+
+    def deliver(message: Message, honest: Honest) -> Message:
+        reply = honest(message)
+        if round_of(message) == 2:
+            arrive()
+        return reply
+
+    made.node(3).deliver = deliver
+    made.serve()
+    assert server_sums(made)[HEARD].tolist() == heard
+    rows = torch.stack([kept_rows(made, i)[number] for i, number in enumerate(heard) if number])
+    torch.testing.assert_close(server_sums(made)["second"].float(), rows.T @ rows, atol=1e-5, rtol=0)
+
+
+def test_a_run_to_which_nodes_were_added_while_it_stood_still_is_resumed(federation: Callable[..., Trial]) -> None:
+    made = federation(7, more=("train.rounds=4",), deadline=0.3, quorum=1.0)
+    arrive = with_newcomers(made, old=4)
+    made.node(3).deliver = lambda message, honest: None if round_of(message) == 3 else honest(message)
+    assert "no quorum" in refusal(made.serve)
+    made.node(3).deliver = lambda message, honest: honest(message)
+    arrive()
+    made.serve()
+    assert server_sums(made)[HEARD].tolist() == [4] * 7
 
 
 def test_a_server_cannot_have_rows_in_the_clear_from_a_node_that_keeps_its_own(

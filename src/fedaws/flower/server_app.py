@@ -232,6 +232,8 @@ def _start(
     x = torch.empty(0, *federation.example_shape, dtype=getattr(torch, federation.example_dtype))
     y = torch.empty(0, dtype=torch.int64)
     class_of = torch.tensor([m.class_id for m in federation.members])
+    if cfg.privacy.rows == "private":  # a class for each node: who has come since gets a place in the next round
+        class_of = class_of[:classes]
     starts = torch.zeros(len(class_of) + 1, dtype=torch.int64)
     data = FederatedData(x, y, starts, class_of, classes, x, y)
     method = method_of(cfg)
