@@ -1,6 +1,6 @@
 """What a curious node finds of the others' private rows: docs/results/private-row-theft.json and .md.
 
-    python benchmarks/private_row_theft.py [--clients 2,3,10,100] [--results docs/results]
+    python benchmarks/private_row_theft.py [--clients 2,3,10,100] [--one] [--results docs/results]
 
 Generated classes, one a client, 32 dimensions, the preset `digits-flower`, 30 rounds with everybody in each, three
 seeds. The attack's two settings were tried on another seed. What stands in the JSON already is not measured again; some
@@ -10,13 +10,14 @@ minutes of one core for all.
 import argparse
 import json
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
 from fedaws import config
-from fedaws.audit.sum_theft import Who, sum_theft
+from fedaws.audit.sum_theft import SumTheft, Try, Who, one_try, summary
 from fedaws.data import load_data
 from fedaws.files import write_text
 from fedaws.record.made_with import made_with
@@ -31,29 +32,50 @@ DOES = {
 }
 
 
-def measured(who: Who, clients: int) -> dict[str, Any]:
-    """One line of the page."""
+def measured(who: Who, clients: int, seed: int) -> dict[str, Any]:
+    """The cosines of one federation."""
     cfg = config.load("digits-flower").override([*BASE, f"data.classes={clients}"])
-    return asdict(sum_theft(cfg, load_data(cfg), who, ROUNDS, SEEDS))
+    found = one_try(cfg, load_data(cfg), who, ROUNDS, seed)
+    return {name: [[round(c, 4) for c in row] for row in cosines.tolist()] for name, cosines in told(found).items()}
 
 
-def table(cells: dict[str, dict[str, Any]]) -> list[str]:
-    """The figures, in the order of the cohorts."""
+def told(found: Try) -> dict[str, torch.Tensor]:
+    """By name, as tables."""
+    return {"found": found.found[None], "guessed": found.guessed}
+
+
+def lines_of(tries: dict[str, dict[str, Any]]) -> list[SumTheft]:
+    """What the federations of each kind and size come to, once all seeds are there."""
+    rows = []
+    for clients in sorted({int(name.split(", ")[1]) for name in tries}):
+        for who in get_args(Who):
+            found = [tries.get(name_of(who, clients, seed)) for seed in SEEDS]
+            parts = [Try(torch.tensor(t["found"][0]), torch.tensor(t["guessed"])) for t in found if t is not None]
+            if len(parts) == len(SEEDS):
+                rows.append(summary(who, ROUNDS, parts))
+    return rows
+
+
+def name_of(who: str, clients: int, seed: int) -> str:
+    return f"{who}, {clients}, {seed}"
+
+
+def table(rows: list[SumTheft]) -> list[str]:
+    """The figures."""
     lines = [
         "| clients | who | mean cosine | chance | best row | above 0.9 | by chance |",
         "|---:|---|---:|---:|---:|---:|---:|",
     ]
-    for cell in sorted(cells.values(), key=lambda c: (c["clients"], list(DOES).index(c["who"]))):
-        cosine, best = cell["cosine"], cell["best"]
-        interval = f"{cosine['value']:.2f} ({cosine['low']:.2f} … {cosine['high']:.2f})"
+    for row in rows:
+        interval = f"{row.cosine.value:.2f} ({row.cosine.low:.2f} … {row.cosine.high:.2f})"
         lines.append(
-            f"| {cell['clients']} | {DOES[cell['who']]} | {interval} | {cosine['chance']:.2f} | {best['value']:.2f} | "
-            f"{cell['stolen']:.1f} of {cell['clients'] - 1} | {cell['stolen_by_chance']:.1f} |"
+            f"| {row.clients} | {DOES[row.who]} | {interval} | {row.cosine.chance:.2f} | {row.best.value:.2f} | "
+            f"{row.stolen:.1f} of {row.clients - 1} | {row.stolen_by_chance:.1f} |"
         )
     return lines
 
 
-def page(cells: dict[str, dict[str, Any]]) -> str:
+def page(rows: list[SumTheft]) -> str:
     """The results as a page."""
     head = [
         "# Private rows that a node finds",
@@ -66,25 +88,28 @@ def page(cells: dict[str, dict[str, Any]]) -> str:
         "[private rows](../private-rows.md#what-the-sums-still-tell).",
         "",
     ]
-    return "\n".join([*head, *table(cells)]) + "\n"
+    return "\n".join([*head, *table(rows)]) + "\n"
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--clients", default="2,3,10,100")
     arguments.add_argument("--results", type=Path, default=Path("docs/results"))
+    arguments.add_argument("--one", action="store_true", help="stop after one federation")
     given = arguments.parse_args()
     torch.set_num_threads(1)
     place = given.results / f"{NAME}.json"
-    cells: dict[str, dict[str, Any]] = json.loads(place.read_text())["cells"] if place.exists() else {}
-    for clients in map(int, given.clients.split(",")):
-        for who in get_args(Who):
-            name = f"{who}, {clients}"
-            if name not in cells:
-                cells[name] = measured(who, clients)
-                write_text(place, json.dumps({"made_with": made_with(), "cells": cells}, indent=1) + "\n")
-                print(name, cells[name], flush=True)
-    write_text(given.results / f"{NAME}.md", page(cells))
+    tries: dict[str, dict[str, Any]] = json.loads(place.read_text())["tries"] if place.exists() else {}
+    for clients, who, seed in product(map(int, given.clients.split(",")), get_args(Who), SEEDS):
+        name = name_of(who, clients, seed)
+        if name not in tries:
+            tries[name] = measured(who, clients, seed)
+            print(name, flush=True)
+            results = {"made_with": made_with(), "lines": [asdict(row) for row in lines_of(tries)], "tries": tries}
+            write_text(place, json.dumps(results) + "\n")
+            if given.one:
+                break
+    write_text(given.results / f"{NAME}.md", page(lines_of(tries)))
 
 
 if __name__ == "__main__":

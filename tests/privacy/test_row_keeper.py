@@ -1,6 +1,7 @@
 """A node's row on its disk: what the server may say of it, and when it may be told of."""
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_rounds_only_rise(keeper: RowKeeper) -> None:
     keeper.keep(0, 5, told(1))
     keeper.counted(0, 5, 4)  # tried again
     for heard, number in ((0, 4), (5, 5), (5, 4)):
-        assert "rounds only rise" in refusal(lambda h=heard, n=number: keeper.counted(h, n, 4))
+        assert "rounds only rise" in refusal(partial(keeper.counted, heard, number, 4))
 
 
 def test_another_run_has_another_row_and_none_of_the_first(tmp_path: Path, keeper: RowKeeper) -> None:

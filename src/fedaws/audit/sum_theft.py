@@ -68,29 +68,42 @@ class SumTheft:
         return Finding("row-theft", does[0], f"{does[1]} ({where})", learns, self.cosine)
 
 
+class Try(NamedTuple):
+    """Cosines with the true rows."""
+
+    found: Tensor  # [n] of the rows that were found
+    guessed: Tensor  # [3, n] of rows that have the last means, three times
+
+
 def sum_theft(cfg: Config, data: FederatedData, who: Who, rounds: int, seeds: tuple[int, ...] = (0,)) -> SumTheft:
     """Run short federations of private rows, one a seed, in which the first node is curious; measure what it finds."""
+    return summary(who, rounds, [one_try(cfg, data, who, rounds, seed) for seed in seeds])
+
+
+def one_try(cfg: Config, data: FederatedData, who: Who, rounds: int, seed: int) -> Try:
+    """One such federation."""
     spread = method_of(cfg).own_spread
     one_row_each(method_of(cfg), data)
     if spread is None:
         raise FedawsError("sums tell of private rows alone; set privacy.rows=private, or use row_theft")
-    found, guessed = list[Tensor](), list[Tensor]()
-    for seed in seeds:
-        told, W = watch_sums(short(cfg, rounds, seed), data, who, spread)
-        rng, others = torch.Generator().manual_seed(hash64(seed, "audit")), W[1:]
-        last = told.means[-1]["first"], told.means[-1]["second"], told.own[-1], len(others)
-        tries = [of_moments(*last, rng) for _ in range(3)]
-        guessed += [match(rows, others) for rows in tries]
-        found.append(match(explain(told, torch.stack(tries)), others))
-    by_chance, cosines = torch.stack(guessed), torch.stack(found)
+    told, W = watch_sums(short(cfg, rounds, seed), data, who, spread)
+    rng, others = torch.Generator().manual_seed(hash64(seed, "audit")), W[1:]
+    last = told.means[-1]["first"], told.means[-1]["second"], told.own[-1], len(others)
+    starts = torch.stack([of_moments(*last, rng) for _ in range(3)])
+    return Try(match(explain(told, starts), others), torch.stack([match(rows, others) for rows in starts]))
+
+
+def summary(who: Who, rounds: int, tries: list[Try]) -> SumTheft:
+    """What they come to."""
+    found, guessed = torch.stack([t.found for t in tries]), torch.cat([t.guessed for t in tries])
     return SumTheft(
         who,
-        len(data.class_of),
+        1 + found.shape[1],
         rounds,
-        mean(cosines.flatten().tolist(), float(by_chance.mean())),
-        mean(cosines.amax(1).tolist(), float(by_chance.amax(1).mean())),
-        float((cosines > 0.9).sum(1).float().mean()),
-        float((by_chance > 0.9).sum(1).float().mean()),
+        mean(found.flatten().tolist(), float(guessed.mean())),
+        mean(found.amax(1).tolist(), float(guessed.amax(1).mean())),
+        float((found > 0.9).sum(1).float().mean()),
+        float((guessed > 0.9).sum(1).float().mean()),
     )
 
 

@@ -156,11 +156,12 @@ class _Hidden:
         part = secure.Part(update.delta, *told, extra={})
         numbers = secure.encoded(part, layout, cfg, self.limits, clients)
         row = update.W[0] if self.method.sends_row else None
-        if self.home is None:
+        home = self.home
+        if home is None:
             return secure.masked_reply(self.asked, self.keeper.mask(numbers, about), about, row)
-        tells = self.home.untold is None
+        tells = home.untold is None
         whole = secure.rows_encoded(update.sums or {}, rows, clients) if tells else None
-        masked = self.keeper.mask(numbers, about, whole, lambda: self.home.keep(update.W[0] if tells else None))
+        masked = self.keeper.mask(numbers, about, whole, lambda: home.keep(update.W[0] if tells else None))
         return secure.masked_reply(self.asked, masked, about, row)
 
 
