@@ -359,6 +359,7 @@ REFUSED = {
     "method=agnostic": "weighs clients by their losses",
     "train.enroll=0.5": "ask each node for sums of its own",
     "train.last_step=ridge": "ask each node for sums of its own",
+    "model.start_rows=means": "asks each node for sums of its own",
     "clients.weighting=examples": "needs a node's number of examples beside its row",
     "clients.per_round=2": "is below privacy.min_cohort=3",
     "privacy.min_cohort=9": "4 nodes are fewer than privacy.min_cohort=9",

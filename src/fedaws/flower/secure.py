@@ -48,6 +48,7 @@ def check_method(cfg: Config, method: Method) -> None:
         "train.last_step and train.enroll ask each node for sums of its own": (
             cfg.train.last_step != "none" or cfg.train.enroll > 0 or method.last_step is not None
         ),
+        "model.start_rows=means asks each node for sums of its own": cfg.model.start_rows == "means",
         "clients.weighting=examples needs a node's number of examples beside its row": (
             cfg.clients.weighting == "examples" and method.trains_own_row
         ),
