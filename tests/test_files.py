@@ -146,6 +146,26 @@ def test_no_link_that_lies_in_wait_is_followed(tmp_path: Path) -> None:
     assert not (folder / "report.html").is_symlink()
 
 
+def test_a_new_name_is_on_the_disk_before_the_write_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the file's bytes, then, once it has its name, the folder."""
+    order, real, replaced = list[str](), os.fsync, Path.replace
+
+    def fsync(handle: int) -> None:
+        order.append("folder" if os.fstat(handle).st_ino == tmp_path.stat().st_ino else "file")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", lambda self, to: (order.append("name"), replaced(self, to))[1])
+    write_text(tmp_path / "file", "text")
+    assert order == ["file", "name", "folder"]
+
+
+def test_a_file_for_its_owner_is_nobody_elses_from_its_first_byte_on(tmp_path: Path) -> None:
+    with atomically(tmp_path / "file", 0o600) as file:
+        assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
 def test_the_name_under_which_a_file_is_written_is_never_the_same(tmp_path: Path) -> None:
     seen = set()
     for _ in range(5):

@@ -168,25 +168,39 @@ def free_memory() -> int:
 
 
 @contextmanager
-def atomically(path: Path) -> Iterator[BinaryIO]:
+def atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write into; at the end it takes the place of `path`, whole and on the disk, or not at all.
 
-    It is made aside under a name that nobody can know before, so no link that lies in wait there is followed.
+    It is made aside under a name that nobody can know before, so no link that lies in wait there is followed. `mode`
+    says who may read it, from its first byte on.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
         partial = path.with_name(f"{_partial_name(path)}-{secrets.token_hex(4)}.partial")
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, mode)
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(handle)
             partial.replace(path)
+            _sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have a new name on the disk too: after a power cut the old file could be back under it."""
+    if os.name != "posix":  # Windows opens no folders, and writes names down by itself
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems know no such thing
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _partial_name(path: Path, process: int | None = None) -> str:

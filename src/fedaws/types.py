@@ -55,7 +55,7 @@ class Broadcast:
     means: Params | None = (
         None  # of what all private rows tell, the same to everybody; then W is what clients have kept
     )
-    heard: Tensor | None = None  # [m] whether what they told last has been added up
+    heard: Tensor | None = None  # [m] how many rounds were done when what they told was last counted; 0: never
 
 
 @dataclass(frozen=True)

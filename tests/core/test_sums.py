@@ -14,6 +14,7 @@ import fedaws
 from fedaws.config import Config
 from fedaws.core import moments
 from fedaws.core.algorithm import run_round, settled
+from fedaws.core.losses import positive_hinge
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
 from fedaws.core.sums import HEARD, changes_told, hear, make_sum_spread, means_of, nothing_heard, tell_moments
@@ -148,10 +149,10 @@ def test_after_any_cohorts_the_server_has_the_sum_over_everybody_it_heard() -> N
     rng = torch.Generator().manual_seed(0)
     spread, rows = make_sum_spread(small(*PRIVATE)), moments_start(40, 4)
     memory, last = nothing_heard(spread, rows, 40), dict[int, torch.Tensor]()
-    for _ in range(30):
+    for turn in range(30):
         cohort = torch.randperm(40, generator=rng)[:3].sort().values
         new = F.normalize(rows[cohort] + 0.1 * torch.randn(3, 4, generator=rng), dim=1)
-        memory = hear(memory, changes_told(spread, new, rows[cohort], memory[HEARD][cohort]), cohort)
+        memory = hear(memory, changes_told(spread, new, rows[cohort], memory[HEARD][cohort]), cohort, turn + 1)
         rows[cohort] = new
         last |= {int(i): rows[i] for i in cohort}
     expected = sum(torch.outer(row, row) for row in last.values())
@@ -175,9 +176,9 @@ def test_an_unknown_row_tells_what_random_rows_tell_in_the_mean() -> None:
 
 
 def test_a_round_in_which_nobody_answers_forgets_nothing() -> None:
-    memory = {HEARD: torch.tensor([True, False]), "first": torch.ones(1)}
-    after = hear(memory, {}, torch.empty(0, dtype=torch.int64))
-    assert after[HEARD].tolist() == [True, False]
+    memory = {HEARD: torch.tensor([3, 0]), "first": torch.ones(1)}
+    after = hear(memory, {}, torch.empty(0, dtype=torch.int64), 4)
+    assert after[HEARD].tolist() == [3, 0]
 
 
 def test_a_row_that_was_away_takes_one_step_by_the_newest_means() -> None:
@@ -202,7 +203,7 @@ def test_settling_twice_is_settling_once() -> None:
 
 def everybody_heard(method: Method, W: torch.Tensor) -> Memory:
     assert method.own_spread is not None
-    return hear(nothing_heard(method.own_spread, W, len(W)), method.own_spread.tell(W), torch.arange(len(W)))
+    return hear(nothing_heard(method.own_spread, W, len(W)), method.own_spread.tell(W), torch.arange(len(W)), 1)
 
 
 def test_with_cohorts_private_rows_come_as_far_as_rows_in_the_clear() -> None:
@@ -275,3 +276,86 @@ def test_the_row_of_a_sole_newcomer_stands_in_the_sum() -> None:
     second = changes_told(spread, new, old, heard)["second"]
     found = torch.linalg.eigh(second).eigenvectors[:, -1]
     assert abs(float(found @ new[0])) > 0.95
+
+
+def test_one_client_that_is_missing_once_gives_its_row() -> None:
+    """The same: everybody in every round but for one lost answer, ten clients in 64 dimensions.
+
+    The changes of the round without it and of the next meet in the span P of the others' rows. Of the sum of all, M,
+    the one rank-one part that leaves P is M u uᵀ M / uᵀ M u, where u is at right angles to P in the range of M.
+    """
+    rng = torch.Generator().manual_seed(0)
+    spread = make_sum_spread(small(*PRIVATE))
+    times = [F.normalize(torch.randn(10, 64, generator=rng, dtype=torch.float64), dim=1)]
+    for _ in range(2):
+        times.append(F.normalize(times[-1] + 0.1 * torch.randn(10, 64, generator=rng, dtype=torch.float64), dim=1))
+    before, missed, after = times
+    without = spread.tell(missed[1:])["second"] - spread.tell(before[1:])["second"]
+    everybody = spread.tell(after)["second"] - spread.tell(torch.cat([before[:1], missed[1:]]))["second"]
+    M = spread.tell(torch.cat([before[:1], missed[1:]]))["second"]
+    spans = [torch.linalg.svd(without).U[:, :18], torch.linalg.svd(everybody).U[:, :20]]
+    P = spans[0] @ torch.linalg.svd(spans[0].T @ spans[1]).U[:, :9]
+    kernel = torch.linalg.svd(P.T @ torch.linalg.svd(M).U[:, :10]).Vh[-1]
+    found = F.normalize(M @ torch.linalg.svd(M).U[:, :10] @ kernel, dim=0)
+    assert abs(float(found @ before[0])) > 0.999
+
+
+def test_cohorts_that_are_large_against_the_dimension_do_not_help_where_rows_move_steadily() -> None:
+    """The same: 24 of 30 clients a round, 8 dimensions, so that a round has three times the unknowns it has numbers.
+
+    But a client that tells nearly the same change g whenever it takes part is one unknown of a linear system with a
+    line a round. Of a row w that moves by δ, g has δ and wδᵀ + δwᵀ, and the latter times δ is w ‖δ‖².
+    """
+    rng = torch.Generator().manual_seed(0)
+    spread = make_sum_spread(small(*PRIVATE))
+    rows = F.normalize(torch.randn(30, 8, generator=rng, dtype=torch.float64), dim=1)
+    moves = 1e-3 * torch.randn(30, 8, generator=rng, dtype=torch.float64)
+    who, told = [], []
+    for _ in range(40):
+        cohort = torch.randperm(30, generator=rng)[:24]
+        new = F.normalize(rows[cohort] + moves[cohort], dim=1)
+        change = changes_told(spread, new, rows[cohort], torch.ones(24, dtype=torch.int64))
+        rows[cohort] = new
+        who.append(torch.zeros(30, dtype=torch.float64).index_fill_(0, cohort, 1))
+        told.append(torch.cat([change["first"], change["second"].flatten()]))
+    changes = torch.linalg.lstsq(torch.stack(who), torch.stack(told)).solution
+    delta, second = changes[:, :8], changes[:, 8:].view(30, 8, 8)
+    found = F.normalize((second @ delta[..., None]).squeeze(-1), dim=1)
+    assert float((found * rows).sum(1).median()) > 0.98
+
+
+def test_the_change_of_theta_of_one_client_points_along_its_row() -> None:
+    """The same: the gradient of the last bias is w without its part along the embedding, whose sum hides it alone."""
+    rng = torch.Generator().manual_seed(0)
+    layer, w, x = torch.nn.Linear(6, 5), moments_start(1, 5)[0], torch.randn(1, 6, generator=rng)
+    raw = layer(x)
+    positive_hinge(F.normalize(raw, dim=1), w, 0.9).sum().backward()
+    z = F.normalize(raw.detach(), dim=1)[0]
+    assert layer.bias.grad is not None
+    expected = F.normalize(w - (w @ z) * z, dim=0)
+    torch.testing.assert_close(-F.normalize(layer.bias.grad, dim=0), expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ([0.6, 0.8], [[0.36, 0.48], [0.48, 0.64]], None),  # all rows are one
+        ([0.0, 0.0], [[0.5, 0.0], [0.0, 0.5]], None),
+        ([1.2, 0.0], [[1.0, 0.0], [0.0, 0.0]], "length 1.2"),
+        ([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], "trace 2"),
+        ([0.0, 0.0], [[0.5, 0.3], [0.0, 0.5]], "not symmetric"),
+        ([0.0, 0.0], [[1.4, 0.0], [0.0, -0.4]], "variance in some direction is -0.4"),
+        ([0.9, 0.0], [[0.5, 0.0], [0.0, 0.5]], "variance in some direction is -0.31"),
+        ([float("nan"), 0.0], [[0.5, 0.0], [0.0, 0.5]], "not finite"),
+    ],
+)
+def test_means_that_no_unit_rows_have_are_found_out(
+    first: list[float], second: list[list[float]], why: str | None
+) -> None:
+    found = make_sum_spread(small(*PRIVATE)).unsound({"first": torch.tensor(first), "second": torch.tensor(second)})
+    assert found is None if why is None else why in str(found)
+
+
+def test_a_round_whose_sums_nobody_could_read_hears_nobody() -> None:
+    memory = {HEARD: torch.tensor([3, 0]), "first": torch.ones(1)}
+    assert hear(memory, {}, torch.tensor([0, 1]), 4)[HEARD].tolist() == [3, 0]

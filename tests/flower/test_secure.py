@@ -291,6 +291,39 @@ def test_a_run_goes_on_after_the_server_has_forgotten_its_last_sum(secured: Call
     assert RunFolder(made.place.root / "anew").finished
 
 
+def test_a_node_trains_by_the_settings_of_its_first_sum_alone(
+    secured: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More local steps, no clipping or another rate would make the sum more telling."""
+    made = secured(more=("train.rounds=2",))
+    made.serve()
+    made.settings |= {"folder": str(made.place.root / "anew"), "settings": "clients.lr=7.0"}
+    assert "has changed how this node is to train" in failures(made, monkeypatch, caplog)
+
+
+def test_a_round_whose_sum_some_have_opened_is_tried_again_over_the_same_nodes(secured: Callable[..., Trial]) -> None:
+    """Three of six a round; the second try would draw others, whom those that opened would refuse."""
+    made = secured(6, more=("clients.per_round=3", "train.rounds=1", "data.classes=6"), deadline=0.3)
+    asked, deaf = list[int](), list[int]()
+
+    def listening(client: int) -> Callable[[Message, Honest], Message | None]:
+        def deliver(message: Message, honest: Honest) -> Message | None:
+            if message.metadata.message_type == "train":
+                asked.append(client)
+            elif len(deaf) < 2:  # of the first try's three two do not open
+                deaf.append(client)
+                return None
+            return honest(message)
+
+        return deliver
+
+    for client in range(6):
+        made.node(client).deliver = listening(client)
+    made.serve()
+    assert len(asked) == 6
+    assert asked[:3] == asked[3:]
+
+
 def test_a_node_whose_key_for_sums_is_not_listed_yet_is_not_asked(secured: Callable[..., Trial]) -> None:
     made = secured(5, classes=4, more=("train.rounds=2",))
     found = read_federation(made.place.federation)
@@ -326,6 +359,7 @@ REFUSED = {
     "method=agnostic": "weighs clients by their losses",
     "train.enroll=0.5": "ask each node for sums of its own",
     "train.last_step=ridge": "ask each node for sums of its own",
+    "model.start_rows=means": "asks each node for sums of its own",
     "clients.weighting=examples": "needs a node's number of examples beside its row",
     "clients.per_round=2": "is below privacy.min_cohort=3",
     "privacy.min_cohort=9": "4 nodes are fewer than privacy.min_cohort=9",
@@ -363,7 +397,7 @@ def good_reply() -> RecordDict:
 
 def read(content: RecordDict) -> secure.MaskedReply:
     expected = Expected(3, 1, 2, THETA, 2, Limits())
-    return secure.read_masked(content, expected, ABOUT, LAYOUT, with_row=True)
+    return secure.read_masked(content, expected, ABOUT, LAYOUT, [], with_row=True)
 
 
 def test_a_good_masked_reply_passes() -> None:
@@ -413,6 +447,14 @@ def test_a_vector_of_another_kind_is_rejected(arrays: dict[str, np.ndarray]) -> 
         read(content)
 
 
+@pytest.mark.parametrize(("rows", "size"), [([], 2), ([Entry("first", (2,), 2.0)], 3)])
+def test_a_second_vector_that_was_not_asked_for_or_is_of_another_size_is_rejected(rows: list[Entry], size: int) -> None:
+    content = good_reply()
+    content.array_records["arrays"]["rows"] = Array(np.zeros(size, np.uint32))
+    with pytest.raises(Rejected):
+        secure.read_masked(content, Expected(3, 1, 2, THETA, 2, Limits()), ABOUT, LAYOUT, rows, with_row=True)
+
+
 @pytest.mark.parametrize("own", [{}, {"number": 4, "shares": [b""] * 2}, {"number": 5, "shares": [b"1", b"2"]}])
 def test_opened_shares_of_another_kind_are_rejected(own: dict[str, Any]) -> None:
     with pytest.raises(Rejected):
@@ -420,7 +462,7 @@ def test_opened_shares_of_another_kind_are_rejected(own: dict[str, Any]) -> None
 
 
 SUM: dict[str, Any] = {"federation": "0", "number": 5, "cohort": ["a", "b"], "threshold": 2, "double": True}
-SUM |= {"clip-norm": 1.0, "max-examples": 3}
+SUM |= {"clip-norm": 1.0, "max-examples": 3, "heard": [0, 0], "run": "0" * 32}
 
 
 @pytest.mark.parametrize(
@@ -428,6 +470,10 @@ SUM |= {"clip-norm": 1.0, "max-examples": 3}
     [
         {"cohort": "ab"},
         {"cohort": [1, 2]},
+        {"heard": [0]},
+        {"heard": [0, -1]},
+        {"heard": [0.0, 1.0]},
+        {"run": 7},
         {"number": "5"},
         {"double": 1},
         {"clip-norm": -1.0},

@@ -1,6 +1,6 @@
 """Sums behind masks: exact to the fixed-point step, or nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -321,3 +321,57 @@ def test_sizes_on_the_wire_are_those_that_are_sent() -> None:
         assert {s: len(o) for s, o in opened.items()} == {
             s: secure_sums.opened_size(nodes.about, s, sent) for s in sent
         }
+
+
+# --- a second vector, of the whole cohort alone -----------------------------------------------------------------------
+
+
+Opened = dict[str, dict[str, bytes]]
+
+
+def second_vectors(double: bool, count: int = 4) -> tuple[Round, dict[str, Any], Callable[[Iterable[str]], Opened]]:
+    """Nodes that add 1, 2, 3, … in a second vector: these vectors, and what some nodes open of their own sum."""
+    names = tuple(f"n{i}" for i in range(count))
+    keys = {name: X25519PrivateKey.generate() for name in names}
+    public = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
+    about = Round("run", 7, names, count // 2 + 1, double, b"theta")
+    x = np.zeros(3, np.uint32)
+    sent = {
+        name: secure_sums.mask(x, about, name, keys[name], public, np.full(5, i + 1, np.uint32))
+        for i, name in enumerate(names)
+    }
+
+    def opened(survivors: Iterable[str]) -> Opened:
+        letters = {name: {s: sent[s].letters[name] for s in survivors} for name in survivors}
+        return {name: secure_sums.open_letters(letters[name], about, name, keys[name], public) for name in survivors}
+
+    return about, {name: masked.whole for name, masked in sent.items()}, opened
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_the_sum_of_second_vectors_is_known_of_the_whole_cohort(double: bool) -> None:
+    about, wholes, opened = second_vectors(double)
+    total = secure_sums.unmask_whole(wholes, about, opened(about.cohort))
+    assert total.tolist() == [1 + 2 + 3 + 4] * 5
+
+
+def test_with_one_missing_nothing_that_was_opened_lifts_the_masks_of_second_vectors() -> None:
+    """The attack: take all seeds that the second trip gives for all but one, and use each for either vector."""
+    about, wholes, opened = second_vectors(double=True)
+    fewer = {name: wholes[name] for name in about.cohort[1:]}
+    shares = opened(fewer)
+    assert "stays masked" in refusal(lambda: secure_sums.unmask_whole(fewer, about, shares))
+    total = np.zeros(5, np.uint32)
+    for vector in fewer.values():
+        total += vector
+    for sender, holder, seed in secure_sums._lifted(list(fewer), about, shares):
+        use = secure_sums._whole_seed(seed) if holder == sender else seed
+        secure_sums._add_mask(total, use, -1 if holder == sender else -secure_sums._sign(sender, holder))
+    assert total.tolist() != [2 + 3 + 4] * 5
+    assert len(set(total.tolist())) == 5  # a stream, and no constant
+
+
+def test_below_the_threshold_the_second_vectors_of_all_stay_masked() -> None:
+    about, wholes, opened = second_vectors(double=True)
+    few = dict(list(opened(about.cohort).items())[:2])
+    assert "2 nodes opened their shares, wanted 3" in refusal(lambda: secure_sums.unmask_whole(wholes, about, few))

@@ -1,5 +1,6 @@
 """What a node refuses to a server that asks for more than the sum of many."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from fedaws.privacy import secure_sums
 from fedaws.privacy.secure_sums import Masked, Round
-from fedaws.privacy.sum_keeper import KEY_FILE, PEERS_FILE, STATE_FILE, Peers, SumKeeper, make_key, write_peers
+from fedaws.privacy.sum_keeper import KEY_FILE, PEERS_FILE, STATE_FILE, Peers, SumKeeper, forget, make_key, write_peers
 from helpers import refusal
 
 RUN = "0" * 32
@@ -152,3 +153,102 @@ def test_a_mistake_in_the_file_of_peers_is_told_in_one_line(folder: Path, old: s
     path = folder / "a" / PEERS_FILE
     path.write_text(path.read_text().replace(old, new))
     assert PEERS_FILE in refusal(lambda: keeper(folder))
+
+
+# --- two sums that could tell a single node ---------------------------------------------------------------------------
+
+
+def summed(folder: Path, name: str = "a", senders: str = "abcd", number: int = 10) -> dict[str, bytes]:
+    """A sum that nodes have answered; the letters that one of them is to open."""
+    round_ = about(number=number)
+    sent = {sender: keeper(folder, sender).mask(X, round_) for sender in senders}
+    return {sender: masked.letters[name] for sender, masked in sent.items()}
+
+
+def test_the_same_theta_and_round_over_other_nodes_is_refused_once_one_was_opened_also_after_a_restart(
+    folder: Path,
+) -> None:
+    """The attack: Σ over a, b, c, d, e less Σ over a, c, d, e is what b has sent."""
+    keeper(folder).open(RUN, 10, summed(folder))
+    others = ("a", "c", "d", "e")
+    line = refusal(lambda: keeper(folder).mask(X, about(others, number=11)))
+    assert line == "a second sum at the same θ and round over other nodes; their difference could tell a single one"
+    keeper(folder).mask(X, about(others, number=12, point=b"the next round"))
+    assert "a second sum" in refusal(lambda: keeper(folder).mask(X, about(others, number=13)))
+
+
+def test_the_same_nodes_are_summed_again_but_never_all_but_one_of_them(folder: Path) -> None:
+    """A server that crashed asks again, and learns what it learnt before."""
+    keeper(folder).open(RUN, 10, summed(folder))
+    letters = summed(folder, number=11)
+    without_b = {name: letter for name, letter in letters.items() if name != "b"}
+    assert "of other nodes than were summed" in refusal(lambda: keeper(folder).open(RUN, 11, without_b))
+    assert set(keeper(folder).open(RUN, 11, letters)) == set("abcd")
+
+
+def test_a_sum_that_was_never_opened_may_be_tried_over_other_nodes(folder: Path) -> None:
+    keeper(folder).mask(X, about())
+    keeper(folder).mask(X, about(("a", "c", "d", "e"), number=11))
+
+
+def test_without_masks_of_its_own_a_node_has_given_a_sum_as_soon_as_it_answers(folder: Path) -> None:
+    path = folder / "a" / PEERS_FILE
+    path.write_text(path.read_text().replace("double_masks = true", "double_masks = false"))
+    keeper(folder).mask(X, about(double=False))
+    assert "a second sum" in refusal(lambda: keeper(folder).mask(X, about(("a", "c", "d"), number=11, double=False)))
+
+
+def test_letters_that_cannot_be_read_use_up_nothing(folder: Path) -> None:
+    letters = summed(folder)
+    damaged = letters | {"b": bytes(len(letters["b"]))}
+    assert "damaged" in refusal(lambda: keeper(folder).open(RUN, 10, damaged))
+    assert set(keeper(folder).open(RUN, 10, letters)) == set("abcd")
+
+
+# --- numbers, settings, leaving ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [2**62, 2 * time.time_ns() // 1000], ids=["largest", "years ahead"])
+def test_a_number_far_ahead_is_refused_and_does_not_block_the_node(folder: Path, number: int) -> None:
+    now = time.time_ns() // 1000
+    keeper(folder).mask(X, about(number=now))
+    assert "more than an hour ahead" in refusal(lambda: keeper(folder).mask(X, about(number=number)))
+    keeper(folder).mask(X, about(number=now + 1))
+
+
+def test_numbers_cannot_be_raised_beyond_the_clock_step_by_step(folder: Path) -> None:
+    hour = 3_600_000_000
+    keeper(folder).mask(X, about(number=time.time_ns() // 1000 + hour - 10**6))
+    assert "more than an hour ahead" in refusal(
+        lambda: keeper(folder).mask(X, about(number=time.time_ns() // 1000 + 2 * hour))
+    )
+
+
+def test_other_settings_than_those_of_the_first_sum_are_refused_until_the_operator_allows_them(folder: Path) -> None:
+    keeper(folder).mask(X, about(settings=b"lr = 0.1"))
+    changed = b"lr = 100"
+    line = refusal(lambda: keeper(folder).mask(X, about(number=11, settings=changed)))
+    assert f'write settings = "{changed.hex()}"' in line
+    path = folder / "a" / PEERS_FILE
+    path.write_text(path.read_text().replace('settings = "first"', 'settings = "any"'))
+    keeper(folder).mask(X, about(number=11, settings=changed))
+    path.write_text(path.read_text().replace('settings = "any"', 'settings = "first"'))
+    assert "changed how this node is to train" in refusal(
+        lambda: keeper(folder).mask(X, about(number=12, settings=b"lr = 0.1"))
+    )
+
+
+def test_settings_that_the_operator_has_written_down_hold_from_the_first_sum_on(folder: Path) -> None:
+    path = folder / "a" / PEERS_FILE
+    path.write_text(path.read_text().replace('settings = "first"', f'settings = "{bytes(32).hex()}"'))
+    assert "changed how" in refusal(lambda: keeper(folder).mask(X, about(settings=b"\1" * 32)))
+    keeper(folder).mask(X, about(settings=bytes(32)))
+
+
+def test_a_node_that_leaves_leaves_no_secret_and_is_a_stranger_once_its_line_is_gone(folder: Path) -> None:
+    keeper(folder, "e").mask(X, about())
+    assert {path.name for path in forget(folder / "e")} == {KEY_FILE, STATE_FILE}
+    assert [path.name for path in (folder / "e").iterdir() if not path.name.startswith(".")] == [PEERS_FILE]
+    path = folder / "a" / PEERS_FILE
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("e = ")))
+    assert "'e', which is not in" in refusal(lambda: keeper(folder).mask(X, about()))

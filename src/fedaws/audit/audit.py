@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import torch
 
@@ -13,6 +14,7 @@ from fedaws.audit.membership import membership_of_halves
 from fedaws.audit.poisoning import poisoning
 from fedaws.audit.row_inversion import another, row_inversion
 from fedaws.audit.row_theft import row_theft
+from fedaws.audit.sum_theft import Who, sum_theft
 from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, load_data
 from fedaws.errors import FedawsError
@@ -86,6 +88,10 @@ Attack = Callable[[Run, FederatedData, tuple[int, ...], tuple[int, ...]], Iterat
 
 
 def _row_theft(run: Run, data: FederatedData, rounds: tuple[int, ...], seeds: tuple[int, ...]) -> Iterator[Finding]:
+    if method_of(run.config).own_spread:
+        for count, who in product(rounds, get_args(Who)):
+            yield sum_theft(run.config, data, who, count, seeds).finding()
+        return
     for count in rounds:
         yield row_theft(run.config, data, "passive", count, seeds).finding()
         if method_of(run.config).trains_own_row:  # else nobody asks for the row that a node sends

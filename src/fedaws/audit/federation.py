@@ -30,18 +30,27 @@ def short(cfg: Config, rounds: int, seed: int) -> Config:
 
 
 def rounds_of(
-    cfg: Config, data: FederatedData, node: int | None = None, tamper: Tamper | None = None
+    cfg: Config,
+    data: FederatedData,
+    node: int | None = None,
+    tamper: Tamper | None = None,
+    mislead: Callable[[Broadcast], Broadcast] = lambda sent: sent,
 ) -> Iterator[tuple[ServerState, nn.Module]]:
-    """The server's state before the first round and after each, where `node` answers by `tamper`."""
+    """The server's state before the first round and after each, where `node` answers by `tamper`.
+
+    `mislead` is what a lying server makes of what clients are to be sent.
+    """
     method = method_of(cfg, data.class_facts or ClassFacts())
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     with evaluating(encoder):
-        run_clients = _with_node(make_runner(cfg, method, data, encoder), node, tamper)
+        asked = _with_node(make_runner(cfg, method, data, encoder), node, tamper)
         state = initial_state(cfg, data, encoder, method)
         yield state, encoder
         for round_num in range(cfg.train.rounds):
             rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", round_num))
-            state = run_round(state, data.available, run_clients, cfg, rng, data.num_examples, method=method)
+            state = run_round(
+                state, data.available, lambda sent: asked(mislead(sent)), cfg, rng, data.num_examples, method=method
+            )
             yield state, encoder
 
 
@@ -67,8 +76,8 @@ def _with_node(run_clients: RunClients, node: int | None, tamper: Tamper | None)
 
 def _part(sent: Broadcast, at: Tensor) -> Broadcast:
     """What some of the clients were sent."""
-    weights = None if sent.weights is None else sent.weights[at]
-    return replace(sent, cohort=sent.cohort[at], W=sent.W[at], weights=weights)
+    weights, heard = (None if part is None else part[at] for part in (sent.weights, sent.heard))
+    return replace(sent, cohort=sent.cohort[at], W=sent.W[at], weights=weights, heard=heard)
 
 
 def one_row_each(method: Method, data: FederatedData) -> None:

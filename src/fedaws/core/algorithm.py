@@ -128,7 +128,7 @@ def finish_round_(
         moved = method.spread.step(W, total.classes, when, rng, memory)
         state = replace(state, spread=_same_kind(memory, moved, "spread"))
     if method.own_spread:
-        state = replace(state, spread=hear(state.spread, total.sums, total.cohort))
+        state = replace(state, spread=hear(state.spread, total.sums, total.cohort, state.round_num + 1))
     if method.weighting and len(total.cohort):
         state = replace(state, weighting=_learnt_weights(state, total, method))
     return replace(state, round_num=state.round_num + 1)

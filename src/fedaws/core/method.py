@@ -58,12 +58,13 @@ class SumSpread:
 
     `tell(rows)` gives, added up over these rows [m, d], what each tells of itself; `step(rows, means, factor)` moves
     each row by itself, by the mean of what all told; `factor` is the schedule's. `unknown(d)` is what a row is taken to
-    tell that was not heard yet.
+    tell that was not heard yet. `unsound(means)` says why no rows can have such means, or None.
     """
 
     tell: Callable[[Tensor], Params]
     step: Callable[[Tensor, Params, float], Tensor]
     unknown: Callable[[int], Params]
+    unsound: Callable[[Params], str | None] = lambda means: None
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,11 @@ class Method:
             raise FedawsError(f"method {self.name!r}: own_spread is for rows='private', and spread for all others")
         if not callable(self.loss):
             raise FedawsError(f"method {self.name!r} has a {type(self.loss).__name__} as its loss; wanted a function")
+
+    @property
+    def sends_row(self) -> bool:
+        """Whether a client sends the row that it has trained to the server."""
+        return self.rows == "own"
 
     @property
     def trains_own_row(self) -> bool:

@@ -57,7 +57,7 @@ def apart_(W: Tensor, mean: Tensor | None, second: Tensor | None, whiten: float 
     """
     step = None
     if second is not None:
-        step = _whitening(second if mean is None else second - torch.outer(mean, mean), whiten)
+        step = whitening(second if mean is None else second - torch.outer(mean, mean), whiten)
     for rows, buffer in _blocks(W):
         if mean is not None:
             to_sphere_(rows, torch.sub(rows, mean, out=buffer))
@@ -66,7 +66,7 @@ def apart_(W: Tensor, mean: Tensor | None, second: Tensor | None, whiten: float 
     return W
 
 
-def _whitening(covariance: Tensor, share: float) -> Tensor:
+def whitening(covariance: Tensor, share: float) -> Tensor:
     """I − βK/3λ₁; of a K that rounding or noise has made indefinite the nearest that is not. Where all rows are one
     point λ₁ is rounding alone: then the step is smaller, and centring has to do.
     """

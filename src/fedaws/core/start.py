@@ -1,5 +1,6 @@
 r"""Before the first round: W⁰, and every owner's memory."""
 
+import os
 from collections.abc import Collection
 from itertools import pairwise
 
@@ -41,6 +42,17 @@ def random_rows(cfg: Config, num_classes: int, first: int = 0, step: int = 1) ->
 def mean_rows(sums: Sums, rows: Tensor) -> Tensor:
     """The directions of the classes' mean embeddings; of a class without examples its row stays."""
     return torch.where(sums.counts[:, None] > 0, F.normalize(sums.sums, dim=1), rows)
+
+
+def secret_rows(count: int, dim: int) -> Tensor:
+    """Random unit rows [count, d] from what nobody knows: no seed gives them again.
+
+    >>> secret_rows(3, 5).norm(dim=1).allclose(torch.ones(3))
+    True
+    """
+    bits = torch.frombuffer(bytearray(os.urandom(4 * count * dim)), dtype=torch.int32).view(count, dim)
+    # Uniform on (−1, 1), then normal: not by torch's generator, whose 32 bits of state can be tried out from one row.
+    return F.normalize(((bits.double() + 0.5) / 2**31).erfinv(), dim=1).float()
 
 
 def simplex(rows: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ A client in a round takes the step that its row is owed, trains it, keeps it, an
 sum over the cohort: :math:`\sum_i \phi(w_i) - \phi(w_i^{told})`, by how much what it tells has changed since it was
 last heard. The server adds these up, so that it has :math:`\sum_i \phi(w_i)` over everybody heard so far, and sends the
 mean, the same to everybody, with the next θ. No row is sent; what the sums tell of single rows is in
-docs/private-rows.md, and for cohorts that vary it is much.
+docs/private-rows.md, and for cohorts that vary it is much: over Flower only sums over everybody are told.
 
 With everybody in every round these are the numbers of the same spreading with rows in the clear. With cohorts a row
 that was away takes one step by the newest means when its client is back.
@@ -22,13 +22,14 @@ from fedaws.errors import FedawsError
 from fedaws.types import Memory, Params
 
 HEARD = "heard"
-"""In the server's memory, beside the sums: which clients are in them, [N]."""
+"""In the server's memory, beside the sums: how many rounds were done when each client was last counted; 0: never."""
 
 
 def make_sum_spread(cfg: Config) -> SumSpread:
     """The configured way of keeping rows apart that only needs sums."""
     if cfg.spread.regularizer == "moments":
-        return SumSpread(tell_moments, partial(step_by_moments, whitening=cfg.spread.whitening), unknown_moments)
+        step = partial(step_by_moments, whitening=cfg.spread.whitening)
+        return SumSpread(tell_moments, step, unknown_moments, unsound_moments)
     raise FedawsError(
         f"privacy.rows=private cannot spread by spread.regularizer={cfg.spread.regularizer}, which needs pairs of "
         "rows; set spread.regularizer=moments"
@@ -54,16 +55,37 @@ def unknown_moments(dim: int) -> Params:
     return {"first": torch.zeros(dim), "second": torch.eye(dim) / dim}
 
 
+def unsound_moments(means: Params, slack: float = 1e-3) -> str | None:
+    """Why no unit rows have such means, if so: ‖μ‖ ≤ 1, tr M = 1, M = Mᵀ, and M − μμᵀ has no negative eigenvalue.
+
+    >>> unsound_moments({"first": torch.zeros(2), "second": torch.eye(2)})
+    'their second moment has trace 2, wanted 1'
+    """
+    mean, second = means["first"].double(), means["second"].double()
+    if not bool(mean.isfinite().all() and second.isfinite().all()):
+        return "they are not finite"
+    if float(mean.norm()) > 1 + slack:
+        return f"their mean has length {float(mean.norm()):.3g}, wanted at most 1"
+    if abs(float(second.trace()) - 1) > slack:
+        return f"their second moment has trace {float(second.trace()):.3g}, wanted 1"
+    if float((second - second.T).abs().max()) > slack:
+        return "their second moment is not symmetric"
+    least = float(torch.linalg.eigvalsh(second - torch.outer(mean, mean)).min())
+    return f"their variance in some direction is {least:.3g}" if least < -slack else None
+
+
 def nothing_heard(spread: SumSpread, W: Tensor, clients: int) -> Memory:
     """The server's memory before the first round."""
     sums = {name: torch.zeros_like(total, dtype=torch.float64) for name, total in spread.tell(W[:1]).items()}
-    return {HEARD: torch.zeros(clients, dtype=torch.bool, device=W.device), **sums}
+    return {HEARD: torch.zeros(clients, dtype=torch.int64, device=W.device), **sums}
 
 
-def hear(memory: Memory, changes: Params, cohort: Tensor) -> Memory:
-    """The server's memory after a round: the changes added, the cohort marked as heard."""
+def hear(memory: Memory, changes: Params, cohort: Tensor, rounds: int) -> Memory:
+    """The server's memory after so many rounds: the changes added, the cohort marked as heard, if any were told."""
+    if not changes:
+        return memory
     heard = memory[HEARD].clone()
-    heard[cohort] = True
+    heard[cohort] = rounds
     return {HEARD: heard, **{name: memory[name] + change for name, change in changes.items()}}
 
 
@@ -73,12 +95,12 @@ def means_of(spread: SumSpread, memory: Memory, W: Tensor) -> Params:
     .. math:: \frac1N \Big(\sum_{i\ \text{heard}} \phi(w_i) + (N - n)\, \mathbb E\, \phi\Big)
     """
     clients = len(memory[HEARD])
-    missing = clients - int(memory[HEARD].sum())
+    missing = clients - int((memory[HEARD] > 0).sum())
     unknown = {name: one.to(W.device) for name, one in spread.unknown(W.shape[1]).items()}
     return {name: ((memory[name] + missing * one) / clients).to(W.dtype) for name, one in unknown.items()}
 
 
 def changes_told(spread: SumSpread, rows: Tensor, before: Tensor, heard: Tensor) -> Params:
     """By how much what these clients tell has changed: all of it for those who were not heard before; added up."""
-    told = spread.tell(before[heard])
+    told = spread.tell(before[heard > 0])
     return {name: total - told[name] for name, total in spread.tell(rows).items()}

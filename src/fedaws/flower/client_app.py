@@ -18,19 +18,21 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from fedaws.core.method import Method  # noqa: E402
+from fedaws.core.method import Method, SumSpread  # noqa: E402
 from fedaws.core.methods import method_of  # noqa: E402
 from fedaws.data.federated import FederatedData, as_features  # noqa: E402
 from fedaws.data.sources.npz import read_npz  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
 from fedaws.flower import wire  # noqa: E402
 from fedaws.models.build import build_encoder, evaluating, trainable  # noqa: E402
+from fedaws.runners.at_home import at_home  # noqa: E402
 from fedaws.runners.serial import serial  # noqa: E402
 from fedaws.runners.sums import ask_sums  # noqa: E402
-from fedaws.types import Broadcast, Params  # noqa: E402
+from fedaws.types import Broadcast, Params, Update  # noqa: E402
 
 if TYPE_CHECKING:
     from fedaws.flower.settings import Dense, Settings
+    from fedaws.privacy.sum_keeper import SumKeeper
 
 _NO_PEERS = "the server wants a secure sum; start this node with --node-config 'peers=\"FOLDER/peers.toml\"'"
 _IN_THE_CLEAR = "the server asks for this node's change of θ in the clear; it gives secure sums alone (its peers file)"
@@ -109,38 +111,100 @@ def _answered(
         raise FedawsError(_NO_PEERS if peers is None else _IN_THE_CLEAR)
     started = time.perf_counter()
     theta = _theta(asked, x, encoder)
+    method = method or method_of(asked.config)
+    hidden = None if peers is None else _Hidden(message.content, asked, method, peers)
     with evaluating(encoder):
-        method = method or method_of(asked.config)
         run_clients = serial(asked.config, method, _one_client(x, asked.client), encoder)
-        (update,) = run_clients(Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num))
+        if hidden is not None and hidden.home is not None:
+            run_clients = at_home(run_clients, asked.config.train, hidden.home.spread)
+            sent = hidden.home.broadcast(theta)
+        elif asked.row is not None:
+            sent = Broadcast(torch.tensor([0]), theta, asked.row[None], asked.round_num)
+        else:
+            raise FedawsError("this node keeps its row, and tells of it inside secure sums alone; set peers")
+        (update,) = run_clients(sent)
     compute = time.perf_counter() - started
     told = len(x), float(update.loss), _startup(compute), compute
-    if peers is not None:
-        row = update.W[0] if method.trains_own_row else None
-        return Message(_hidden(message.content, asked, theta, update.delta, row, told, peers), reply_to=message)
+    if hidden is not None:
+        return Message(hidden.reply(theta, update, told), reply_to=message)
     return Message(wire.reply(asked, update.delta, update.W[0], *told), reply_to=message)
 
 
-def _hidden(
-    content: RecordDict,
-    asked: wire.Order,
-    theta: Params,
-    delta: Params,
-    row: Tensor | None,
-    told: tuple[int, float, float, float],
-    peers: Path,
-) -> RecordDict:
-    """This node's part of a secure sum: all numbers behind masks, but for a row that is in the clear by its method."""
-    from fedaws.flower import secure  # noqa: PLC0415 - others need not wait for it
-    from fedaws.privacy.sum_keeper import SumKeeper  # noqa: PLC0415
+class _Hidden:
+    """A node's part of a secure sum: all numbers behind masks, but for a row that is in the clear by its method."""
 
-    keeper = SumKeeper(peers)
-    record, limits = secure.read_sum(content)
-    layout = secure.layout_of(theta, limits)
-    about = secure.about_sum(content, record, layout)
-    part = secure.Part(delta, *told, extra={})
-    numbers = secure.encoded(part, layout, asked.config, limits, len(about.cohort))
-    return secure.masked_reply(asked, keeper.mask(numbers, about), about, row)
+    def __init__(self, content: RecordDict, asked: wire.Order, method: Method, peers: Path) -> None:
+        from fedaws.flower import secure  # noqa: PLC0415 - others need not wait for it
+        from fedaws.privacy.sum_keeper import SumKeeper  # noqa: PLC0415
+
+        self.content, self.asked, self.method, self.keeper = content, asked, method, SumKeeper(peers)
+        rows = "clear" if method.own_spread is None else "private"
+        if self.keeper.peers.rows != rows:
+            raise FedawsError(
+                f"the server wants rows={rows}, and this node gives rows={self.keeper.peers.rows} alone ({peers})"
+            )
+        self.record, self.limits = secure.read_sum(content)
+        self.home = None if method.own_spread is None else _Home(asked, method.own_spread, self.record, self.keeper)
+
+    def reply(self, theta: Params, update: Update, told: tuple[int, float, float, float]) -> RecordDict:
+        from fedaws.flower import secure  # noqa: PLC0415
+
+        cfg, clients = self.asked.config, len(secure.heard_of(self.record))
+        layout = secure.layout_of(theta, self.limits)
+        rows = secure.rows_layout(self.method, cfg.model.embedding_dim)
+        about = secure.about_sum(self.content, self.record, layout, rows)
+        part = secure.Part(update.delta, *told, extra={})
+        numbers = secure.encoded(part, layout, cfg, self.limits, clients)
+        row = update.W[0] if self.method.sends_row else None
+        home = self.home
+        if home is None:
+            return secure.masked_reply(self.asked, self.keeper.mask(numbers, about), about, row)
+        tells = home.untold is None
+        whole = secure.rows_encoded(update.sums or {}, rows, clients) if tells else None
+        masked = self.keeper.mask(numbers, about, whole, lambda: home.keep(update.W[0] if tells else None))
+        return secure.masked_reply(self.asked, masked, about, row)
+
+
+class _Home:
+    """The row of a node that keeps it: as the server last counted it, and whether it may be told of in this round."""
+
+    def __init__(self, asked: wire.Order, spread: SumSpread, record: ConfigRecord, keeper: "SumKeeper") -> None:
+        from fedaws.flower import secure  # noqa: PLC0415
+        from fedaws.privacy.row_keeper import RowKeeper, untold  # noqa: PLC0415
+
+        self.spread, self.round_num, self._heard = spread, asked.round_num, secure.heard_of(record)
+        rules, dim = keeper.peers, asked.config.model.embedding_dim
+        if rules.name not in self._heard:
+            raise FedawsError(f"a sum of a cohort without this node, {rules.name!r:.40}")
+        self.means = _means(asked, spread, dim)
+        self.heard = self._heard[rules.name]
+        self._keeper = RowKeeper(keeper.path.parent, str(record["run"]))
+        self._counted = self._keeper.counted(self.heard, asked.round_num + 1, dim)
+        self.untold = untold(self._heard, rules.peers, self._counted.names, rules.min_cohort)
+
+    def broadcast(self, theta: Params) -> Broadcast:
+        """What it trains on."""
+        row, heard = self._counted.row[None], torch.tensor([self.heard])
+        return Broadcast(torch.tensor([0]), theta, row, self.round_num, means=self.means, heard=heard)
+
+    def keep(self, row: Tensor | None) -> None:
+        """Write down the row that is about to be told of."""
+        told = None if row is None else self._counted._replace(row=row, names=frozenset(self._heard))
+        self._keeper.keep(self.heard, self.round_num + 1, told)
+
+
+def _means(asked: wire.Order, spread: SumSpread, dim: int) -> Params:
+    """What all rows tell in the mean, if there can be such rows: by other means a row could be made to tell more."""
+    if asked.means is None:
+        raise FedawsError("the server's message has no means of the rows; is it of another version?")
+    try:
+        means = wire.unpack(asked.means, spread.unknown(dim))
+    except wire.Rejected as error:
+        raise FedawsError(f"the server's means of the rows are not for this node: {error}") from None
+    why = spread.unsound(means)
+    if why is not None:
+        raise FedawsError(f"the server's means can be of no rows: {why}")
+    return means
 
 
 def _summed(message: Message, asked: wire.SumsOrder, x: Tensor, encoder: nn.Module) -> Message:

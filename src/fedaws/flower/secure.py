@@ -3,8 +3,10 @@
 First trip: a train message as ever, with one more record `sum`, the same for all: the federation, the sum's number, the
 cohort's names, the threshold and the bounds. The answer has `arrays` with one masked vector of 32-bit numbers in place
 of θ_i − θ, and `own` with the node's shares for every node of the cohort; no metrics, and a row only if the method's
-rows are in the clear. Second trip (`query.open`): the names of those whose vectors arrived and their shares for this
-node; the answer has what opens their sum. The cryptography is in :mod:`fedaws.privacy.secure_sums`.
+rows are in the clear. Of private rows a second masked vector tells, whose sum over everybody alone can be known; the
+record says for that in which run it is, and when each node was last counted. Second trip (`query.open`): the names of
+those whose vectors arrived and their shares for this node; the answer has what opens their sum. The cryptography is in
+:mod:`fedaws.privacy.secure_sums`.
 """
 
 import math
@@ -33,7 +35,9 @@ OPEN: Final = f"{MessageType.QUERY}.open"
 _THETA: Final = "theta/"
 _WEIGHT, _LOSS, _STARTUP, _COMPUTE = "weight", "loss", "startup-seconds", "compute-seconds"
 _BOUNDS: Final = {_WEIGHT: 1.0, _LOSS: 100.0, _STARTUP: 3600.0, _COMPUTE: 3600.0}
-_SUM: Final = frozenset({"federation", "number", "cohort", "threshold", "double", "clip-norm", "max-examples"})
+_SUM: Final = frozenset(
+    {"federation", "number", "cohort", "heard", "run", "threshold", "double", "clip-norm", "max-examples"}
+)
 _MOST_NODES: Final = 10_000
 
 
@@ -44,6 +48,7 @@ def check_method(cfg: Config, method: Method) -> None:
         "train.last_step and train.enroll ask each node for sums of its own": (
             cfg.train.last_step != "none" or cfg.train.enroll > 0 or method.last_step is not None
         ),
+        "model.start_rows=means asks each node for sums of its own": cfg.model.start_rows == "means",
         "clients.weighting=examples needs a node's number of examples beside its row": (
             cfg.clients.weighting == "examples" and method.trains_own_row
         ),
@@ -57,6 +62,21 @@ def check_method(cfg: Config, method: Method) -> None:
             f"clients.per_round={per_round} is below privacy.min_cohort={least}, and nodes refuse sums of fewer; "
             "raise per_round"
         )
+
+
+def check_private(cfg: Config, classes: list[int]) -> None:
+    """Refuse what private rows cannot do: nodes tell of them in secure sums over everybody alone."""
+    wants = {
+        "sums that show no single node; set privacy.secure_sums=true": cfg.privacy.secure_sums,
+        "everybody in every round, as sums over some tell of each; set clients.per_round=all": (
+            cfg.clients.per_round == "all"
+        ),
+        "a class of its own for each node; some have the same": len(set(classes)) == len(classes),
+        "rows of unit length; set model.normalize=true": cfg.model.normalize,
+    }
+    for what, so in wants.items():
+        if not so:
+            raise FedawsError(f"privacy.rows=private needs {what}")
 
 
 # --- what is added up -----------------------------------------------------------------------------------------------
@@ -133,15 +153,20 @@ def new_number(last: int) -> int:
 
 
 def sum_record(
-    federation: str, number: int, names: Iterable[str], privacy: PrivacyConfig, limits: Limits
+    federation: str, number: int, heard: Mapping[str, int], run: str, privacy: PrivacyConfig, limits: Limits
 ) -> ConfigRecord:
-    """The record that all nodes of the cohort are sent alike."""
-    cohort = sorted(names)
+    """The record that all nodes of the cohort are sent alike.
+
+    `heard` says by their names after how many rounds each node's private row was last counted; 0: never.
+    """
+    cohort = sorted(heard)
     return ConfigRecord(
         {
             "federation": federation,
             "number": number,
             "cohort": cohort,
+            "heard": [heard[name] for name in cohort],
+            "run": run,
             "threshold": threshold_of(privacy.threshold, len(cohort)),
             "double": privacy.double_masks,
             "clip-norm": limits.clip_norm,
@@ -155,23 +180,55 @@ def read_sum(content: RecordDict) -> tuple[ConfigRecord, Limits]:
     record = content.config_records.get("sum")
     if record is None or set(record) != _SUM:
         raise FedawsError(f"the server's sum has {sorted(record or ())!s:.80}; is it of another version?")
-    kinds = {"federation": str, "number": int, "cohort": list, "threshold": int, "double": bool}
+    kinds = {"federation": str, "number": int, "cohort": list, "heard": list, "run": str}
+    kinds |= {"threshold": int, "double": bool}
     kinds |= {"clip-norm": float, "max-examples": int}
     wrong = [key for key, kind in kinds.items() if type(record[key]) is not kind]
     if wrong or not all(type(name) is str for name in _list(record["cohort"])):
         raise FedawsError(f"the server's sum has a {(wrong or ['cohort'])[0]} of the wrong type")
+    heard = _list(record["heard"])
+    if len(heard) != len(_list(record["cohort"])) or not all(type(n) is int and 0 <= n < 2**31 for n in heard):
+        raise FedawsError("the server's sum does not say of each node when it was last counted")
     clip: Any = record["clip-norm"]
     most: Any = record["max-examples"]
     return record, Limits(clip, clip, most)
 
 
-def about_sum(content: RecordDict, record: ConfigRecord, layout: Layout) -> Round:
-    """What all nodes must have alike: the record, and a digest of θ, the settings and the vector's parts."""
+def heard_of(record: ConfigRecord) -> dict[str, int]:
+    """By the cohort's names: after how many rounds the server has last counted each node's row."""
+    return dict(zip(_list(record["cohort"]), _list(record["heard"]), strict=True))
+
+
+def about_sum(content: RecordDict, record: ConfigRecord, *layouts: Layout) -> Round:
+    """What all nodes must have alike: the record, and digests of θ, the settings and the vectors' parts."""
     values: dict[str, Any] = dict(record)
-    told = [*_told(content.array_records["arrays"]), *_items(content.config_records["config"]), *_items(record)]
-    digest = joint_digest([*told, repr(list(layout)).encode()])
+    config = content.config_records["config"]
+    sent = [content.array_records[name] for name in ("arrays", "means") if name in content.array_records]
+    numbers = [piece for arrays in sent for piece in _told(arrays)]
+    point = joint_digest([*numbers, str(config[wire.ROUND]).encode()])
+    training = {key: config[key] for key in config if key != wire.ROUND}
+    bounds = {key: record[key] for key in ("clip-norm", "max-examples")}
+    settings = joint_digest([*_items(training), *_items(bounds)])
+    told = joint_digest([*numbers, *_items(config), *_items(record), repr([list(part) for part in layouts]).encode()])
     cohort = tuple(_list(values["cohort"]))
-    return Round(values["federation"], values["number"], cohort, values["threshold"], values["double"], digest)
+    head = values["federation"], values["number"], cohort, values["threshold"], values["double"]
+    return Round(*head, told, point, settings)
+
+
+def rows_layout(method: Method, dim: int) -> Layout:
+    """The second vector, of private rows: by how much what each tells has changed, in numbers of at most 2."""
+    told = {} if method.own_spread is None else method.own_spread.unknown(dim)
+    return [Entry(name, tuple(t.shape), 2.0) for name, t in told.items()]
+
+
+def rows_encoded(changes: Params, layout: Layout, clients: int) -> Numbers:
+    """One node's part of it."""
+    return encode({name: change.detach().cpu().double().numpy() for name, change in changes.items()}, layout, clients)
+
+
+def rows_decoded(total: Numbers, layout: Layout, clients: int) -> Params:
+    """The changes added up over everybody."""
+    return {name: torch.from_numpy(np.asarray(value)) for name, value in decode(total, layout, clients).items()}
 
 
 def _told(arrays: ArrayRecord) -> Iterable[bytes]:
@@ -180,19 +237,19 @@ def _told(arrays: ArrayRecord) -> Iterable[bytes]:
         yield from (name.encode(), array.dtype.encode(), str(tuple(array.shape)).encode(), array.data)
 
 
-def _items(record: ConfigRecord) -> Iterable[bytes]:
+def _items(record: Mapping[str, Any]) -> Iterable[bytes]:
     return (f"{key}={record[key]!r}".encode() for key in sorted(record))
 
 
 def masked_reply(asked: wire.Order, masked: Masked, about: Round, row: Tensor | None) -> RecordDict:
-    """A node's answer: its vector behind masks, its shares in the cohort's order, and a row only if that is clear."""
+    """A node's answer: its vectors behind masks, its shares in the cohort's order, and a row only if that is clear."""
     numbers = {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1}
     letters = [masked.letters[name] for name in about.cohort]
     own = ConfigRecord({**numbers, "number": about.number, "letters": letters})
     if row is not None:
         own["row"] = wire.row_bytes(row)
-    vector = torch.from_numpy(masked.vector)
-    return RecordDict({"arrays": wire.pack({"sum": vector}), "own": own})
+    vectors = {"sum": masked.vector} | ({} if masked.whole is None else {"rows": masked.whole})
+    return RecordDict({"arrays": wire.pack({name: torch.from_numpy(v) for name, v in vectors.items()}), "own": own})
 
 
 @dataclass(frozen=True)
@@ -203,7 +260,9 @@ class MaskedReply:
     row: Tensor | None
 
 
-def read_masked(content: RecordDict, expected: Expected, about: Round, layout: Layout, with_row: bool) -> MaskedReply:
+def read_masked(
+    content: RecordDict, expected: Expected, about: Round, layout: Layout, rows: Layout, with_row: bool
+) -> MaskedReply:
     """The answer, if every part is what it must be; raises :class:`Rejected` otherwise, and nothing else."""
     wire.only(content, "arrays", "own")
     own = content.config_records["own"]
@@ -213,10 +272,13 @@ def read_masked(content: RecordDict, expected: Expected, about: Round, layout: L
     if type(own["number"]) is not int or own["number"] != about.number:
         raise Rejected("round", f"it answers sum {own['number']!r:.40}, wanted {about.number}")
     letters = _bytes_list(own["letters"], [secure_sums.letter_size(about)] * len(about.cohort))
-    like = {"sum": torch.empty(secure_sums.length(layout), dtype=torch.uint32)}
-    vector = wire.unpack(content.array_records["arrays"], like)["sum"].numpy()
+    arrays = content.array_records["arrays"]
+    layouts = {"sum": layout} | ({"rows": rows} if rows and "rows" in arrays else {})  # of its row a node may be silent
+    like = {name: torch.empty(secure_sums.length(part), dtype=torch.uint32) for name, part in layouts.items()}
+    vectors = {name: vector.numpy() for name, vector in wire.unpack(arrays, like).items()}
     row = wire.read_row(own["row"], expected) if with_row else None
-    return MaskedReply(Masked(vector, dict(zip(about.cohort, letters, strict=True))), row)
+    shares = dict(zip(about.cohort, letters, strict=True))
+    return MaskedReply(Masked(vectors["sum"], shares, vectors.get("rows")), row)
 
 
 # --- the second trip ------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class _Kept(BaseModel):
     joined: list[NonNegativeInt]  # the classes that have been online
     rejected: dict[str, NonNegativeInt]  # replies by reason
     members: tuple[tuple[str, int], ...] = ()  # names and classes, in the order of their client numbers
+    run: str | None = None  # by which nodes know that their private rows are of this run
 
 
 app = ServerApp()
@@ -99,7 +100,7 @@ def main(grid: Grid, context: Context) -> None:
             model_of=lambda state: Model(
                 encoder, state.averaged, state.W, cfg.model.normalize, state.bias, cfg.model.crowding
             ),
-            test_of=lambda state: _known_test(test, state),
+            test_of=lambda state: None if strategy.method.own_spread else _known_test(test, state),
             checkpoint_every=1,  # a round is dear here
             history=history,
         )
@@ -232,6 +233,8 @@ def _start(
     x = torch.empty(0, *federation.example_shape, dtype=getattr(torch, federation.example_dtype))
     y = torch.empty(0, dtype=torch.int64)
     class_of = torch.tensor([m.class_id for m in federation.members])
+    if cfg.privacy.rows == "private":  # a class for each node: who has come since gets a place in the next round
+        class_of = class_of[:classes]
     starts = torch.zeros(len(class_of) + 1, dtype=torch.int64)
     data = FederatedData(x, y, starts, class_of, classes, x, y)
     method = method_of(cfg)
@@ -244,7 +247,8 @@ def _start(
 def _remember(strategy: FedAwS, folder: RunFolder) -> None:
     """Write down who has joined, and what was dropped."""
     members = tuple((m.name, m.class_id) for m in strategy.federation.members)
-    kept = _Kept(joined=sorted(strategy.joined or ()), rejected=dict(strategy.rejected), members=members)
+    joined, rejected = sorted(strategy.joined or ()), dict(strategy.rejected)
+    kept = _Kept(joined=joined, rejected=rejected, members=members, run=strategy.run_id)
     write_text(folder.path / _KEPT_FILE, kept.model_dump_json() + "\n")
 
 
@@ -273,4 +277,5 @@ def _restore(strategy: FedAwS, folder: RunFolder | None) -> None:
         )
     strategy.joined = set(kept.joined)
     strategy.rejected.update(kept.rejected)
+    strategy.run_id = kept.run or strategy.run_id
     _LOG.info("going on after round %d", strategy.state.round_num)

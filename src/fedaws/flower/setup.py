@@ -275,7 +275,7 @@ def _equip_for_sums(place: Place, members: list[Member], federation: str, privac
     """Give each node a key for secure sums, the others' public halves, and its own terms; the members with theirs."""
     members = [replace(member, sums_key=make_key(place.node(member.name))) for member in members]
     keys = {member.name: member.sums_key or "" for member in members}
-    terms = privacy.model_dump(include={"min_cohort", "threshold", "double_masks"})
+    terms = privacy.model_dump(include={"min_cohort", "threshold", "double_masks", "rows"})
     for name in keys:
         write_peers(place.node(name), Peers(federation=federation, name=name, peers=keys, **terms))
     return members

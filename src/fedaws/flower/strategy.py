@@ -2,7 +2,7 @@
 
 import logging
 import math
-import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,8 @@ from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of, named_after
 from fedaws.core.newcomers import fresh_row
-from fedaws.core.start import mean_rows, random_rows, start_state
+from fedaws.core.start import mean_rows, random_rows, secret_rows, start_state
+from fedaws.core.sums import HEARD, hear, means_of
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
 from fedaws.flower.federation import Federation, Member, NodeInfo, from_classes
@@ -117,7 +118,9 @@ class FedAwS(Strategy):
         self._strangers: set[int] = set()
         self._seen: _Seen | None = None  # who was online when that was last asked
         self._rng, self._failures = torch.Generator(), 0  # of this round, for want of a quorum
+        self._draws = 0  # cohorts of this round before the one that is being asked
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
+        self.run_id = secrets.token_hex(16)  # by which nodes know that their private rows are of this run
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
@@ -125,10 +128,12 @@ class FedAwS(Strategy):
             raise FedawsError(f"grace={grace}; wanted seconds, 0 or more")
         # Over Flower the server knows no facts of classes.
         self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
-        if self.method.rows in ("all", "private", "secret"):
+        if self.method.rows in ("all", "secret"):
             raise FedawsError(
                 f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
             )
+        if self.method.own_spread:
+            secure.check_private(self.config, [member.class_id for member in self.federation.members])
         if self.method.classes_per_client > 1:
             raise FedawsError(
                 f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
@@ -158,7 +163,7 @@ class FedAwS(Strategy):
         _LOG.info("\t└──> Replies: a change of θ is cut at norm %g", self.mail.limits.clip_norm)
         if self.config.privacy.secure_sums:
             rows = "; a node's row is a template of its class, and is sent in the clear"
-            _LOG.info("Secure sums of at least %d nodes%s", self._least, rows if self.method.trains_own_row else "")
+            _LOG.info("Secure sums of at least %d nodes%s", self._least, rows if self.method.sends_row else "")
         if self.trust_claims:
             _LOG.warning("INSECURE: nodes are believed which client they are; anyone can ask for any class embedding")
 
@@ -184,7 +189,7 @@ class FedAwS(Strategy):
         Unlike Flower's own loop it resumes, it goes on with those who answered in time, and one bad reply harms nobody.
         Of `initial_arrays` the first start takes θ; one that follows a failure goes on with what it had.
         """
-        self.mail.deadline, result, self._failures = timeout, Result(), 0
+        self.mail.deadline, result, self._failures, self._draws = timeout, Result(), 0, 0
         if self.config.privacy.secure_sums and (self.federation.sums is None or self.trust_claims):
             raise FedawsError(
                 "privacy.secure_sums needs nodes with keys of their own for it; "
@@ -203,6 +208,7 @@ class FedAwS(Strategy):
             found, metrics = self.aggregate_train(number, self.mail.collect(grid, messages))
             if found is None or metrics is None:
                 self._failures += 1
+                self._draws += self._sum is None or not self._sum.shown
                 if self._failures >= self.attempts:
                     why = Counter(reason for reason in self.mail.answers.values() if reason)
                     told = ", ".join(f"{count} {reason}" for reason, count in sorted(why.items())) or "no answers"
@@ -211,7 +217,7 @@ class FedAwS(Strategy):
                         "look after the nodes and resume"
                     )
                 continue
-            self._failures = 0
+            self._failures = self._draws = 0
             arrays = found
             state = self._begin(found)
             if number == num_rounds and self._last_step is not None:
@@ -234,18 +240,20 @@ class FedAwS(Strategy):
             online = {node_id: member for node_id, member in online.items() if member.sums_key}
         state = self._welcome(state, {m.class_id for m in online.values()})
         node_of = {member.client: node_id for node_id, member in online.items()}
-        # Tried again, a round has another cohort: that of the first try may be of nodes that are gone.
-        again = [self._failures] if self._failures else []
+        # Tried again, a round has another cohort: that of the first try may be of nodes that are gone. But where some
+        # may have opened its sum, they give no second one over others.
+        again = [self._draws] if self._draws else []
         self._rng = torch.Generator().manual_seed(hash64(self.config.seed, "round", state.round_num, *again))
         cohort = sample_clients(torch.tensor(sorted(node_of)), self.config.clients, self._rng)
         sent, shared = broadcast(state, cohort), wire.shared_config(self.config, state.round_num, config)
         messages = []
         self.mail.open_round()
         members = [self.federation.members[client] for client in cohort.tolist()]
-        more = self._begin_sum(grid, arrays, shared, state, members) if self.config.privacy.secure_sums else {}
+        means = self._means(state)
+        more = self._begin_sum(grid, arrays, shared, state, members, means) if self.config.privacy.secure_sums else {}
         for member, row in zip(members, sent.W, strict=True):
             client = member.client
-            content = wire.order(arrays, shared, client, member.class_id, row, **more)
+            content = wire.order(arrays, shared, client, member.class_id, None if means else row, **means, **more)
             messages.append(self.mail.order(member, node_of[client], MessageType.TRAIN, content))
         self.mail.enough = self._needed(len(messages))
         self.state = state
@@ -298,16 +306,30 @@ class FedAwS(Strategy):
 
     # --- secure sums ------------------------------------------------------------------------------------------------
 
+    def _means(self, state: ServerState) -> dict[str, ArrayRecord]:
+        """What nodes that keep their rows are sent in place of them: the same for all."""
+        spread = self.method.own_spread
+        return {} if spread is None else {"means": wire.pack(means_of(spread, state.spread, state.W))}
+
     def _begin_sum(
-        self, grid: Grid, arrays: ArrayRecord, shared: ConfigRecord, state: ServerState, members: list[Member]
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        shared: ConfigRecord,
+        state: ServerState,
+        members: list[Member],
+        means: Mapping[str, ArrayRecord],
     ) -> dict[str, ConfigRecord]:
         """Number the round's sum; the record that tells the nodes of it."""
         number = secure.new_number(0 if self._sum is None else self._sum.about.number)
-        limits, names = self.mail.limits, [member.name for member in members]
-        record = secure.sum_record(self.federation.sums or "", number, names, self.config.privacy, limits)
+        limits, counted = self.mail.limits, state.spread.get(HEARD)
+        heard = {m.name: 0 if counted is None else int(counted[m.client]) for m in members}
+        record = secure.sum_record(self.federation.sums or "", number, heard, self.run_id, self.config.privacy, limits)
         layout = secure.layout_of(state.theta, limits)
-        content = RecordDict({"arrays": arrays, "config": shared})
-        self._sum = _Sum(grid, secure.about_sum(content, record, layout), layout)
+        rows = secure.rows_layout(self.method, state.W.shape[1])
+        content = RecordDict({"arrays": arrays, "config": shared, **means})
+        about = secure.about_sum(content, record, layout, rows)
+        self._sum = _Sum(grid, about, layout, rows, shown=not about.double)
         return {"sum": record}
 
     @property
@@ -318,11 +340,13 @@ class FedAwS(Strategy):
     def _summed(self, state: ServerState, replies: Iterable[Message]) -> list[Update] | None:
         """One update of all that answered, from the sum of theirs; None, and nothing learnt, if they are too few."""
         assert self._sum is not None
-        about, layout, limits = self._sum.about, self._sum.layout, self.mail.limits
-        with_row, number = self.method.trains_own_row, state.round_num + 1
+        about, layout, rows, limits = self._sum.about, self._sum.layout, self._sum.rows, self.mail.limits
+        with_row, number = self.method.sends_row, state.round_num + 1
         good = self.mail.good(
             replies,
-            lambda content, member: secure.read_masked(content, self._expected(state, member), about, layout, with_row),
+            lambda content, member: secure.read_masked(
+                content, self._expected(state, member), about, layout, rows, with_row
+            ),
         )
         asked = len(self.mail.asked)
         self.last, self.answers = {"asked": asked, "replies": len(good)}, dict(self.mail.answers)
@@ -342,10 +366,37 @@ class FedAwS(Strategy):
             return None
         self.last |= {"startup-seconds": mean.startup, "compute-seconds": mean.compute}
         cohort = torch.tensor(sorted(good))
-        rows = [good[client].row for client in sorted(good)]
-        W = torch.stack([row for row in rows if row is not None]) if with_row else state.W[state.classes(cohort)]
+        clear = [good[client].row for client in sorted(good)]
+        W = torch.stack([row for row in clear if row is not None]) if with_row else state.W[state.classes(cohort)]
         weights, losses = torch.full((len(good),), mean.weight / len(good)), torch.full((len(good),), mean.loss)
-        return [Update(cohort, mean.delta, W, weights, losses)]
+        sums = self._row_sums(state, good, opened) if self.method.own_spread else None
+        return [Update(cohort, mean.delta, W, weights, losses, sums=sums)]
+
+    def _row_sums(
+        self, state: ServerState, good: Mapping[int, secure.MaskedReply], opened: Mapping[str, Mapping[str, bytes]]
+    ) -> Params | None:
+        """The change of what all private rows tell; None, and nothing learnt, unless everybody has told."""
+        assert self._sum is not None
+        assert self.method.own_spread is not None
+        about, number = self._sum.about, state.round_num + 1
+        wholes = {self.federation.members[client].name: reply.masked.whole for client, reply in good.items()}
+        told = {name: whole for name, whole in wholes.items() if whole is not None}
+        if set(told) != set(about.cohort):
+            _LOG.warning(
+                "round %d: %d of %d nodes told of their rows; it takes all of them, so the means stay",
+                number,
+                len(told),
+                len(about.cohort),
+            )
+            return None
+        total = secure_sums.unmask_whole(told, about, opened)
+        changes = secure.rows_decoded(total, self._sum.rows, len(about.cohort))
+        memory = hear(state.spread, changes, torch.tensor(sorted(good)), number)
+        why = self.method.own_spread.unsound(means_of(self.method.own_spread, memory, state.W))
+        if why is not None:
+            _LOG.warning("round %d: no rows have such means: %s; the sum of rows is dropped", number, why)
+            return None
+        return changes
 
     def _opened(self, good: Mapping[int, secure.MaskedReply], survivors: list[str]) -> dict[str, dict[str, bytes]]:
         """The second trip: what the nodes whose vectors arrived open of each other's shares, by their names."""
@@ -354,6 +405,7 @@ class FedAwS(Strategy):
         first = {asked.member.client: asked for asked in self.mail.asked}
         letters = {self.federation.members[client].name: reply.masked.letters for client, reply in good.items()}
         self.mail.open_round()
+        self._sum = self._sum._replace(shown=True)
         messages = []
         for client in sorted(good):
             member = first[client].member
@@ -439,14 +491,16 @@ class FedAwS(Strategy):
         """A row far from the others for every class that is first seen after the first round, or has none."""
         late = set() if self.joined is None else classes - self.joined
         self.joined = (self.joined or set()) | classes
+        class_of = torch.tensor([member.class_id for member in self.federation.members])
         W = state.W
+        if self.method.own_spread:  # their rows are their own affair
+            return _with_room(state, class_of)
         late |= set(range(len(W), max(classes, default=-1) + 1))  # rows have no gaps
         for class_id in sorted(late):
             rng = torch.Generator().manual_seed(hash64(self.config.seed, "newcomer", class_id))
             before, after = W[:class_id], W[class_id + 1 :]
             W = torch.cat([before, fresh_row(torch.cat([before, after]), rng)[None], after])
             _LOG.info("class %d joins in round %d, with a row away from the others", class_id, state.round_num + 1)
-        class_of = torch.tensor([member.class_id for member in self.federation.members])
         if len(W) > len(state.W):  # memories of one entry a class are begun anew
             state = replace(state, spread={}, weighting={})
         return replace(state, W=W, class_of=class_of)
@@ -550,12 +604,23 @@ class _Seen(NamedTuple):
     until: float
 
 
+def _with_room(state: ServerState, class_of: Tensor) -> ServerState:
+    """The state of private rows with a place for every member, of whom some may have come since."""
+    classes, members = int(class_of.max()) + 1, len(class_of)
+    W = F.pad(state.W, (0, 0, 0, max(0, classes - len(state.W))))
+    heard = state.spread[HEARD]
+    spread = state.spread | {HEARD: F.pad(heard, (0, members - len(heard)))}
+    return replace(state, W=W, class_of=class_of, spread=spread)
+
+
 class _Sum(NamedTuple):
     """A secure sum that is being made."""
 
     grid: Grid
     about: Round
     layout: Layout
+    rows: Layout  # of the second vector, of private rows
+    shown: bool  # whether nodes may have opened it
 
 
 def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:
@@ -567,12 +632,9 @@ def first_rows(cfg: Config, num_classes: int, secret: bool) -> Tensor:
     >>> first_rows(Config(), 3, secret=True).norm(dim=1).allclose(torch.ones(3))
     True
     """
-    if not secret:
-        return random_rows(cfg, num_classes)
-    shape = num_classes, cfg.model.embedding_dim
-    bits = torch.frombuffer(bytearray(os.urandom(4 * math.prod(shape))), dtype=torch.int32).view(shape)
-    # Uniform on (−1, 1), then normal: not by torch's generator, whose 32 bits of state can be tried out from one row.
-    return F.normalize(((bits.double() + 0.5) / 2**31).erfinv(), dim=1).float()
+    if cfg.privacy.rows == "private":  # each node has its own, and the server none
+        return torch.zeros(num_classes, cfg.model.embedding_dim)
+    return secret_rows(num_classes, cfg.model.embedding_dim) if secret else random_rows(cfg, num_classes)
 
 
 def _trusted(arrays: ArrayRecord) -> Params:

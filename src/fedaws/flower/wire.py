@@ -3,6 +3,8 @@
 A node is sent three records: `arrays` (θ, the same for all, so Flower uploads it once a round), `config` (the round and
 the run's settings, the same for all) and `own` (its client number, its class, its row w_i). It answers with `arrays`
 (θ_i − θ), `own` (the numbers again, and the new row) and `metrics`. Rows travel as little-endian float32 bytes.
+
+Private rows do not travel: a node is sent `means` in their place, the same for all.
 """
 
 import io
@@ -17,7 +19,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedaws.config import Config, DataConfig, ModelConfig, TrainConfig, from_toml
+from fedaws.config import Config, DataConfig, ModelConfig, PrivacyConfig, SpreadConfig, TrainConfig, from_toml
 from fedaws.errors import FedawsError
 from fedaws.types import Params, Sums
 
@@ -45,8 +47,9 @@ class Order:
     round_num: int  # 0 for the first
     client: int
     class_id: int
-    row: Tensor  # [d]
+    row: Tensor | None  # [d]; None: it has its own
     arrays: ArrayRecord  # θ, unread until the shapes are known
+    means: ArrayRecord | None = None  # of what all private rows tell
 
 
 @dataclass(frozen=True)
@@ -107,14 +110,18 @@ class Reply:
 def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None = None) -> ConfigRecord:
     """The record that all nodes of a round are sent alike, with what they need to know of the run and no more.
 
-    Where the server has its data is no business of theirs, nor how it pushes the rows apart.
+    Where the server has its data is no business of theirs, nor how it pushes rows apart, unless they do so themselves.
     """
+    private = cfg.privacy.rows == "private"
+    spread = SpreadConfig(regularizer=cfg.spread.regularizer, whitening=cfg.spread.whitening)
     run = Config(
         seed=cfg.seed,
         method=cfg.method,
         data=DataConfig(augment=cfg.data.augment),
         model=ModelConfig(**cfg.model.model_dump() | {"start": None}),
         clients=cfg.clients,
+        spread=spread if private else SpreadConfig(),
+        privacy=PrivacyConfig(rows=cfg.privacy.rows),
         train=TrainConfig(**cfg.train.model_dump() | {"device": "auto"}),
         options=cfg.options,
     )
@@ -122,10 +129,17 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
 
 
 def order(
-    arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, row: Tensor, **shared: ConfigRecord
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    client: int,
+    class_id: int,
+    row: Tensor | None,
+    **shared: ConfigRecord | ArrayRecord,
 ) -> RecordDict:
-    """What one node is sent: a RecordDict of its own around the shared records."""
-    own = ConfigRecord({"client-id": client, "class-id": class_id, "row": row_bytes(row)})
+    """What one node is sent: a RecordDict of its own around the shared records; no row where it keeps that itself."""
+    own = ConfigRecord({"client-id": client, "class-id": class_id})
+    if row is not None:
+        own["row"] = row_bytes(row)
     return RecordDict({"arrays": arrays, "config": config, "own": own, **shared})
 
 
@@ -133,6 +147,10 @@ def read_order(content: RecordDict) -> Order:
     """The same, on the node."""
     cfg, round_num, client, class_id, arrays, own = _read_head(content)
     row = own.get("row")
+    if cfg.privacy.rows == "private":
+        if row is not None:
+            raise FedawsError("the server's message has a row where this node keeps its own; is it of another version?")
+        return Order(cfg, round_num - 1, client, class_id, None, arrays, content.array_records.get("means"))
     if not isinstance(row, bytes) or len(row) % _ROW.itemsize:
         raise FedawsError("the server's message has no row, or one of the wrong type")
     return Order(cfg, round_num - 1, client, class_id, _row(row), arrays)

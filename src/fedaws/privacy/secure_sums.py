@@ -13,6 +13,10 @@ y did not: any `threshold` nodes can give it their shares of these, and of nothi
 Without self masks (`double=False`) a sum in which nobody is missing needs no second trip. No protocol can have that and
 hide a node whose answer comes late, or that the server falsely reports missing: the answers of all give it the sum of
 all, the second trip that of all but one, and the difference is that one.
+
+A node may add a second vector z_i, of which only the sum over the *whole* cohort may ever be known. Its masks are
+others, from the same secrets; those of its pairs are shared with nobody, so that nothing can lift them where one of the
+cohort is missing.
 """
 
 import hashlib
@@ -126,6 +130,8 @@ class Round:
     threshold: int  # nodes that must agree to open a sum
     double: bool  # masks of its own for each node, and so always a second trip
     told: bytes  # a digest of all else that the nodes were sent alike, θ first of all
+    point: bytes = b""  # a digest of where it is asked, θ and the round: two sums there could differ by one node
+    settings: bytes = b""  # a digest of how the nodes are to train
 
     def __post_init__(self) -> None:
         count = len(self.cohort)
@@ -139,8 +145,9 @@ class Round:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of it all."""
-        head = [self.run, str(self.number), str(self.threshold), str(self.double), self.told.hex()]
-        return joint_digest(text.encode() for text in (*head, *self.cohort))
+        head = [self.run, str(self.number), str(self.threshold), str(self.double)]
+        told = [part.hex() for part in (self.told, self.point, self.settings)]
+        return joint_digest(text.encode() for text in (*head, *told, *self.cohort))
 
     def others(self, name: str) -> Iterator[str]:
         return (other for other in self.cohort if other != name)
@@ -166,8 +173,13 @@ def _shared_secret(own: X25519PrivateKey, name: str, peers: Keys) -> bytes:
     return own.exchange(X25519PublicKey.from_public_bytes(peers[name]))
 
 
-def _pair_seed(secret: bytes, about: Round, one: str, other: str) -> bytes:
-    return _derived(secret, _SEED, b"mask", about.digest, *sorted([one.encode(), other.encode()]))
+def _pair_seed(secret: bytes, about: Round, one: str, other: str, use: bytes = b"mask") -> bytes:
+    return _derived(secret, _SEED, use, about.digest, *sorted([one.encode(), other.encode()]))
+
+
+def _whole_seed(own_seed: bytes) -> bytes:
+    """Of a node's self mask of its second vector, from that of its first."""
+    return _derived(own_seed, _SEED, b"whole")
 
 
 def _letter_key(secret: bytes, about: bytes, sender: str, receiver: str) -> ChaCha20Poly1305:
@@ -263,10 +275,13 @@ class Masked(NamedTuple):
 
     vector: Numbers
     letters: dict[str, bytes]  # its shares for each node of the cohort, itself too, for nobody else's eyes
+    whole: Numbers | None = None  # a second vector, whose sum over the whole cohort alone can be known
 
 
-def mask(x: Numbers, about: Round, name: str, own: X25519PrivateKey, peers: Keys) -> Masked:
-    """The node's vector behind its masks, and the shares with which others can lift them."""
+def mask(
+    x: Numbers, about: Round, name: str, own: X25519PrivateKey, peers: Keys, whole: Numbers | None = None
+) -> Masked:
+    """The node's vectors behind their masks, and the shares with which others can lift those of the first."""
     secrets = {other: _shared_secret(own, other, peers) for other in about.cohort}
     seeds = {other: _pair_seed(secrets[other], about, name, other) for other in about.others(name)}
     masked = x.copy()
@@ -275,6 +290,12 @@ def mask(x: Numbers, about: Round, name: str, own: X25519PrivateKey, peers: Keys
     if about.double:
         seeds[name] = os.urandom(_SEED)
         _add_mask(masked, seeds[name], 1)
+    if whole is not None:
+        whole = whole.copy()
+        for other in about.others(name):
+            _add_mask(whole, _pair_seed(secrets[other], about, name, other, b"whole"), _sign(name, other))
+        if about.double:
+            _add_mask(whole, _whole_seed(seeds[name]), 1)
     table = split([seeds[other] for other in _holders(about, name)], about.threshold, len(about.cohort))
     letters = {}
     for receiver, shares in zip(about.cohort, table, strict=True):
@@ -282,7 +303,7 @@ def mask(x: Numbers, about: Round, name: str, own: X25519PrivateKey, peers: Keys
         nonce = os.urandom(_NONCE)
         key = _letter_key(secrets[receiver], about.digest, name, receiver)
         letters[receiver] = nonce + key.encrypt(nonce, content, None)
-    return Masked(masked, letters)
+    return Masked(masked, letters, whole)
 
 
 def _holders(about: Round, name: str) -> list[str]:
@@ -341,19 +362,42 @@ def unmask(
         np.add(total, vector, out=total)
     if not needs_opening(about, vectors):
         return total
-    openers = sorted(opened or {})[: about.threshold]
+    for sender, holder, seed in _lifted(list(vectors), about, opened or {}):
+        _add_mask(total, seed, -1 if holder == sender else -_sign(sender, holder))
+    return total
+
+
+def unmask_whole(
+    wholes: Mapping[str, Numbers], about: Round, opened: Mapping[str, Mapping[str, bytes]] | None = None
+) -> Numbers:
+    """Σ z_i of the second vectors, from what was opened for the first ones of the whole cohort; of fewer, nothing."""
+    if set(wholes) != set(about.cohort):
+        raise FedawsError(f"{len(wholes)} of {len(about.cohort)} nodes; of their second vectors the sum stays masked")
+    total = np.zeros_like(next(iter(wholes.values())))
+    for vector in wholes.values():
+        np.add(total, vector, out=total)
+    if about.double:
+        for _, _, seed in _lifted(list(wholes), about, opened or {}):
+            _add_mask(total, _whole_seed(seed), -1)
+    return total
+
+
+def _lifted(
+    survivors: list[str], about: Round, opened: Mapping[str, Mapping[str, bytes]]
+) -> Iterator[tuple[str, str, bytes]]:
+    """The seeds of the masks that stay in the sum of the survivors' vectors: (whose vector, with whom, seed)."""
+    openers = sorted(opened)[: about.threshold]
     if len(openers) < about.threshold:
         raise FedawsError(
             f"{len(openers)} nodes opened their shares, wanted {about.threshold}; "
-            f"the sum of {len(vectors)} stays masked"
+            f"the sum of {len(survivors)} stays masked"
         )
     places = {opener: 1 + about.cohort.index(opener) for opener in openers}
-    for sender in vectors:
-        for turn, holder in enumerate(wanted(about, sender, vectors)):
+    for sender in survivors:
+        for turn, holder in enumerate(wanted(about, sender, survivors)):
             at = slice(_SHARE * turn, _SHARE * (turn + 1))
-            shares = {k: int.from_bytes((opened or {})[opener][sender][at], "big") for opener, k in places.items()}
-            _add_mask(total, join(shares), -1 if holder == sender else -_sign(sender, holder))
-    return total
+            shares = {k: int.from_bytes(opened[opener][sender][at], "big") for opener, k in places.items()}
+            yield sender, holder, join(shares)
 
 
 def opened_size(about: Round, sender: str, survivors: Iterable[str]) -> int:

@@ -7,11 +7,13 @@ from the server; beside it lie the private key and a note of the last round, whi
 import math
 import os
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -20,10 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedaws.errors import FedawsError
 from fedaws.files import checked, read_bytes, read_json, read_toml, write_text, writing
 from fedaws.privacy import secure_sums
-from fedaws.privacy.secure_sums import Masked, Numbers, Round
+from fedaws.privacy.secure_sums import Masked, Numbers, Round, joint_digest
 
 KEY_FILE, STATE_FILE = "sums.key", "sums.json"
 PEERS_FILE = "peers.toml"
+ROW_FILES = "row-*.safetensors"
+_AHEAD = 3_600_000_000  # microseconds that a number may be ahead of this node's clock
+_REMEMBERED = 1000  # opened sums
 
 Key = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """An X25519 public key, in hex."""
@@ -39,11 +44,14 @@ class Peers(BaseModel):
     min_cohort: Annotated[int, Field(ge=2)]  # a sum of fewer is refused
     threshold: Annotated[float, Field(gt=0, le=1)]  # of a cohort, that must agree to open a sum
     double_masks: bool  # a sum without them is refused
+    rows: Literal["clear", "private"] = "clear"  # `private`: this node's row never leaves it, whatever the server says
+    settings: Annotated[str, Field(pattern="^(first|any|[0-9a-f]{64})$")] = "first"
+    """How this node trains: as in its first sum for good, as the server likes, or by the settings of this digest."""
     peers: dict[str, Key]
 
 
 class _State(BaseModel):
-    """The last round that this node has answered."""
+    """The last round that this node has answered, and what it has opened so far."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,11 +61,32 @@ class _State(BaseModel):
     threshold: int
     double: bool
     told: str
+    point: str = ""
+    settings: str = ""
     opened: bool = False
+    before: dict[str, tuple[str, str]] = {}  # by the point: digests of the cohort and of those in the opened sum
+
+    @classmethod
+    def of(cls, about: Round, before: dict[str, tuple[str, str]]) -> "_State":
+        """A round that is being answered; without masks of the nodes' own, their vectors alone can be its sum."""
+        values = {k: v.hex() if isinstance(v, bytes) else v for k, v in asdict(about).items()}
+        state = cls(**values, before=before)
+        return state if about.double else state.with_opened([]).model_copy(update={"opened": False})
 
     @property
     def about(self) -> Round:
-        return Round(self.run, self.number, self.cohort, self.threshold, self.double, bytes.fromhex(self.told))
+        told, point, settings = (bytes.fromhex(part) for part in (self.told, self.point, self.settings))
+        return Round(self.run, self.number, self.cohort, self.threshold, self.double, told, point, settings)
+
+    def with_opened(self, survivors: Iterable[str]) -> "_State":
+        """The same, once these are summed; the newest of such notes are kept."""
+        before = self.before | {self.point: (_digest(self.cohort), _digest(survivors))}
+        oldest = max(0, len(before) - _REMEMBERED)
+        return self.model_copy(update={"opened": True, "before": dict(islice(before.items(), oldest, None))})
+
+
+def _digest(names: Iterable[str]) -> str:
+    return joint_digest(name.encode() for name in sorted(names)).hex()
 
 
 def threshold_of(part: float, count: int) -> int:
@@ -77,6 +106,15 @@ def make_key(folder: Path) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
+def forget(folder: Path) -> list[Path]:
+    """Delete what a node that leaves must not leave behind: its private key, notes and rows; what was there."""
+    found = [path for name in (KEY_FILE, STATE_FILE, ROW_FILES) for path in sorted(folder.glob(name))]
+    for path in found:
+        with writing(path):
+            path.unlink()
+    return found
+
+
 def write_peers(folder: Path, peers: Peers) -> None:
     """A node's `peers.toml`."""
     note = "# With whom this node gives sums, and on what terms. Whoever can change this file can undo them.\n"
@@ -94,8 +132,10 @@ class SumKeeper:
         if self._public.get(self.peers.name) != self._key.public_key().public_bytes_raw():
             raise FedawsError(f"{path} has another key for {self.peers.name} than {KEY_FILE} beside it")
 
-    def mask(self, x: Numbers, about: Round) -> Masked:
-        """This node's answer to the first trip, once and no more."""
+    def mask(
+        self, x: Numbers, about: Round, whole: Numbers | None = None, note: Callable[[], None] = lambda: None
+    ) -> Masked:
+        """This node's answer to the first trip, once and no more; `note` is called once it is sure to be given."""
         rules, count = self.peers, len(about.cohort)
         strangers = set(about.cohort) - rules.peers.keys()
         if about.run != rules.federation:
@@ -115,12 +155,31 @@ class SumKeeper:
             raise FedawsError("a sum without masks of each node's own; this node wants them (double_masks)")
         with self._locked():
             last = self._last()
-            if last is not None and about.number <= last.number:
-                raise FedawsError(
-                    f"sum {about.number} after sum {last.number}; a number is answered once, and none before"
-                )
-            self._write(_State(**asdict(about) | {"told": about.told.hex()}))  # before the answer: a crash loses one
-        return secure_sums.mask(x, about, rules.name, self._key, self._public)
+            self._check_turn(about, last)
+            note()
+            self._write(_State.of(about, {} if last is None else last.before))  # before the answer: a crash loses one
+        return secure_sums.mask(x, about, rules.name, self._key, self._public, whole)
+
+    def _check_turn(self, about: Round, last: _State | None) -> None:
+        """Refuse a number answered or far ahead, other settings, and other nodes at a θ at which some were summed."""
+        if last is not None and about.number <= last.number:
+            raise FedawsError(f"sum {about.number} after sum {last.number}; a number is answered once, and none before")
+        # A number is the server's clock in microseconds. To answer one of next year would be to answer none until then.
+        if about.number > time.time_ns() // 1000 + _AHEAD:
+            raise FedawsError(f"sum {about.number} is more than an hour ahead of this node's clock; set the clocks")
+        settings, wanted = about.settings.hex(), self.peers.settings
+        if wanted == "first" and last is not None:
+            wanted = last.settings
+        if wanted not in ("any", "first", settings):
+            raise FedawsError(
+                f"the server has changed how this node is to train, from settings {wanted:.12}… to {settings:.12}…; "
+                f'if that is meant, write settings = "{settings}" into {self.path}'
+            )
+        summed = None if last is None else last.before.get(about.point.hex())
+        if summed is not None and summed[0] != _digest(about.cohort):
+            raise FedawsError(
+                "a second sum at the same θ and round over other nodes; their difference could tell a single one"
+            )
 
     def open(self, run: str, number: int, letters: Mapping[str, bytes]) -> dict[str, bytes]:
         """This node's answer to the second trip, once and no more: what lifts the masks of the letters' senders."""
@@ -136,8 +195,15 @@ class SumKeeper:
             needed = max(last.threshold, rules.min_cohort)
             if len(letters) < needed:
                 raise FedawsError(f"a sum of {len(letters)} nodes; this node opens one of {needed} or more")
-            self._write(last.model_copy(update={"opened": True}))
-        return secure_sums.open_letters(letters, last.about, rules.name, self._key, self._public)
+            summed = last.before.get(last.point)
+            if summed is not None and last.double and summed[1] != _digest(letters):
+                raise FedawsError(
+                    f"sum {number} of other nodes than were summed at this θ and round before; "
+                    "their difference could tell a single one"
+                )
+            shares = secure_sums.open_letters(letters, last.about, rules.name, self._key, self._public)
+            self._write(last.with_opened(letters))  # only what can be opened, and before anybody is told of it
+        return shares
 
     def _locked(self) -> AbstractContextManager[Any]:
         """Flower may start a second process for a node beside a slow one."""
