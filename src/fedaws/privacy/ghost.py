@@ -12,6 +12,7 @@ the one that an ordinary backward pass has too. Other layers (convolutions, norm
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,7 +23,7 @@ from torch.func import functional_call
 from fedaws.core.local import ExampleLosses
 from fedaws.models.bag import Bag, entry_weights
 from fedaws.models.build import trainable
-from fedaws.privacy.clipping import clip_factors
+from fedaws.privacy.clipping import are_sound, clip_factors, where_sound
 from fedaws.sparse import Rows, SparseRows, add_up, in_order
 from fedaws.types import Params
 
@@ -57,12 +58,29 @@ def clipped_pass(
         gradients = torch.autograd.grad(risks.sum(), leaves, materialize_grads=True)
     layers = list(zip(seen, gradients, strict=False))
     squares = torch.stack([_squares(layer, delta, len(share), theta) for layer, delta in layers])
-    factors = clip_factors(squares.sum(0).clamp_min(0).sqrt(), most) * omega.to(squares)
+    norms, row_gradient = squares.sum(0).sqrt(), gradients[-1] if train_rows else None
+    factors, risks = clip_factors(norms, most) * omega.to(squares), risks.detach()
+    sound = are_sound(norms, norms[:, None] if row_gradient is None else row_gradient, risks)
+    if not bool(sound.all()):
+        factors, risks = where_sound(sound, factors, 0.0), where_sound(sound, risks, torch.nan)
+        layers = [_without(layer, delta, sound) for layer, delta in layers]
     found = Params()
     for layer, delta in layers:
         per_client = delta.reshape(len(share), -1)
         found |= _gradient(layer, (per_client * factors[:, None]).view(delta.shape), theta)
-    return {k: found[k] for k in theta}, gradients[-1] if train_rows else None, risks.detach()
+    return {k: found[k] for k in theta}, row_gradient, risks
+
+
+def _without(layer: _Seen, delta: Tensor, sound: Tensor) -> tuple[_Seen, Tensor]:
+    """What went through a layer, with zeros for the clients that are not sound: not even 0 · NaN is left of them."""
+    delta = where_sound(sound, delta.reshape(len(sound), -1), 0.0).view(delta.shape)
+    x = layer.inputs
+    if isinstance(x, SparseRows):
+        values = torch.ones(len(x.indices), device=x.device) if x.values is None else x.values
+        x = replace(x, values=torch.where(sound[x.row_of_each // (len(x) // len(sound))], values, 0.0))
+    else:
+        x = where_sound(sound, x.reshape(len(sound), -1), 0.0).view(x.shape)
+    return layer._replace(inputs=x), delta
 
 
 def can_ghost(encoder: nn.Module, pair: Rows | None = None) -> bool:
@@ -75,9 +93,16 @@ def can_ghost(encoder: nn.Module, pair: Rows | None = None) -> bool:
     >>> can_ghost(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
     False
     """
-    layers = {name for name, _ in _layers(encoder)}
     theta = {name: p.detach() for name, p in trainable(encoder).items()}
-    if not theta or any(name.rpartition(".")[0] not in layers for name in theta):
+    parts = {Bag: ("table",), nn.Linear: ("weight", "bias")}  # a layer's others, of weights made of weights, are not
+    known = {
+        _below(name, part)
+        for name, layer in _layers(encoder)
+        for kind, names in parts.items()
+        if isinstance(layer, kind)
+        for part in names
+    }
+    if not theta or not theta.keys() <= known:
         return False
     if pair is None or len(pair) < 2:
         return True
@@ -154,16 +179,38 @@ def _below(name: str, part: str) -> str:
 
 
 def _squares(layer: _Seen, delta: Tensor, clients: int, theta: Params) -> Tensor:
-    """‖g_i‖² of one layer's parameters, as far as they are trained, [m]."""
+    r"""‖g_i‖² of one layer's parameters, as far as they are trained, [m]; never less than it is.
+
+    Sums of products that cancel lose their digits. A sum of n float32 products of two vectors errs by at most
+    :math:`n u \|a\| \|b\|`, whatever its order (u = 2⁻²³ covers the products too), so that both Grams and the sum
+    over them err by at most
+
+    .. math:: \beta \Big(\sum_j \|a_j\| \|\delta_j\|\Big)^2, \qquad \beta = 2u\,(n_a + n_\delta + r^2)
+
+    for r rows of a client, which is added: a client is cut a little more than it need be, by up to a thousandth.
+    """
     delta = delta.reshape(clients, -1, delta.shape[-1])  # [m, r, out]
-    of_deltas = delta @ delta.mT  # [m, r, r]
+    of_deltas, count = delta @ delta.mT, delta.shape[1]  # [m, r, r]
     if isinstance(layer.inputs, SparseRows):
-        return (sparse_grams(layer.inputs, clients) * of_deltas).sum((1, 2))
-    squares = of_deltas.sum((1, 2)) if _below(layer.name, "bias") in theta else of_deltas.new_zeros(clients)
+        terms = int(layer.inputs.counts.max()) if len(layer.inputs) else 0
+        return _no_less(sparse_grams(layer.inputs, clients), of_deltas, terms + delta.shape[-1])
+    squares = of_deltas.new_zeros(clients)
+    if _below(layer.name, "bias") in theta:
+        squares = _no_less(torch.ones_like(of_deltas), of_deltas, delta.shape[-1])
     if _below(layer.name, "weight") in theta:
-        a = layer.inputs.reshape(clients, delta.shape[1], -1)
-        squares = squares + ((a @ a.mT) * of_deltas).sum((1, 2))
+        a = layer.inputs.reshape(clients, count, -1)
+        squares = squares + _no_less(a @ a.mT, of_deltas, a.shape[-1] + delta.shape[-1])
     return squares
+
+
+def _no_less(of_inputs: Tensor, of_deltas: Tensor, terms: int) -> Tensor:
+    """Σ_jk of the product of two Grams [m, r, r], and the most that rounding can have taken from it; [m]."""
+    count, exact = of_deltas.shape[1], torch.finfo(of_deltas.dtype)
+    beta = 2 * exact.eps * (terms + count * count)
+    floor = terms * exact.tiny / beta  # products below the smallest number are lost, each by at most that
+    lengths = [(gram.diagonal(dim1=1, dim2=2) + floor).sqrt() for gram in (of_inputs, of_deltas)]
+    most = (lengths[0] * lengths[1]).sum(1)
+    return (of_inputs * of_deltas).sum((1, 2)).clamp_min(0) + beta * most.square()
 
 
 def sparse_grams(x: SparseRows, clients: int) -> Tensor:

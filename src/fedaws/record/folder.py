@@ -33,6 +33,7 @@ class PrivacyFacts(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     epsilon: float
+    epsilon_if_known: float | None = None  # against whoever knows who took part in which round
     delta: float
     clip: float
     noise: float  # multiplier of the clip
@@ -110,12 +111,16 @@ class RunFolder:
         """Whether the run came to its end."""
         return self.model_file.exists()
 
-    def create(self, cfg: Config) -> None:
-        """Start a run here; refuses a folder that has one."""
+    def check_free(self) -> None:
+        """Refuse a folder that has a run."""
         if self.started:
             raise FedawsError(
                 f"{self.path} already holds a run; add --resume (resume=True) to go on, or choose another folder"
             )
+
+    def create(self, cfg: Config) -> None:
+        """Start a run here; refuses a folder that has one."""
+        self.check_free()
         write_text(self.path / "config.toml", cfg.to_toml())
         write_text(self.metrics_file, "")
 

@@ -27,6 +27,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.machine.blocks import POOLED
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
+from fedaws.privacy.clipping import where_sound
 from fedaws.privacy.ghost import clipped_pass
 from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
 from fedaws.sparse import Rows
@@ -68,8 +69,9 @@ def pooled(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module)
                 )
             if method.trains_own_row and row_gradient is not None:
                 found = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
-                own = own - factor * cfg.class_lr * found.view_as(own)
-                own = F.normalize(own, dim=-1) if cfg.model.normalize else own
+                moved = own - factor * cfg.class_lr * found.view_as(own)
+                moved = F.normalize(moved, dim=-1) if cfg.model.normalize else moved
+                own = moved if cfg.privacy.clip is None else where_sound(risks.isfinite(), moved, own)
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
             shared = (
