@@ -12,11 +12,9 @@ the one that an ordinary backward pass has too. Other layers (convolutions, norm
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -24,15 +22,30 @@ from fedaws.core.local import ExampleLosses
 from fedaws.models.bag import Bag, entry_weights
 from fedaws.models.build import trainable
 from fedaws.privacy.clipping import are_sound, clip_factors, where_sound
-from fedaws.sparse import Rows, SparseRows, add_up, in_order
+from fedaws.sparse import Rows, SparseRows, add_up_ordered, in_order
 from fedaws.types import Params
+
+
+class _Entries(NamedTuple):
+    """Sparse rows entry by entry, in the order of (feature, client): one sort for the norms and for the gradient."""
+
+    keys: Tensor  # [entries] the feature's number and, in its last bits, the client's
+    bits: int
+    rows: Tensor  # [entries]
+    weights: Tensor  # [entries] each over its row's sum
+    longest: int  # entries of a row
+
+    @property
+    def features(self) -> Tensor:
+        """[entries], ascending."""
+        return self.keys >> self.bits
 
 
 class _Seen(NamedTuple):
     """What went into a layer, and what came out of it."""
 
     name: str
-    inputs: Rows
+    inputs: Rows | _Entries
     outputs: Tensor
 
 
@@ -56,7 +69,7 @@ def clipped_pass(
         risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
         leaves = [layer.outputs for layer in seen] + ([rows] if train_rows else [])
         gradients = torch.autograd.grad(risks.sum(), leaves, materialize_grads=True)
-    layers = list(zip(seen, gradients, strict=False))
+    layers = [(_in_order(layer, len(share)), delta) for layer, delta in zip(seen, gradients, strict=False)]
     squares = torch.stack([_squares(layer, delta, len(share), theta) for layer, delta in layers])
     norms, row_gradient = squares.sum(0).sqrt(), gradients[-1] if train_rows else None
     factors, risks = clip_factors(norms, most) * omega.to(squares), risks.detach()
@@ -71,16 +84,20 @@ def clipped_pass(
     return {k: found[k] for k in theta}, row_gradient, risks
 
 
+def _in_order(layer: _Seen, clients: int) -> _Seen:
+    x = layer.inputs
+    return layer._replace(inputs=_entries(x, clients)) if isinstance(x, SparseRows) else layer
+
+
 def _without(layer: _Seen, delta: Tensor, sound: Tensor) -> tuple[_Seen, Tensor]:
     """What went through a layer, with zeros for the clients that are not sound: not even 0 · NaN is left of them."""
     delta = where_sound(sound, delta.reshape(len(sound), -1), 0.0).view(delta.shape)
     x = layer.inputs
-    if isinstance(x, SparseRows):
-        values = torch.ones(len(x.indices), device=x.device) if x.values is None else x.values
-        x = replace(x, values=torch.where(sound[x.row_of_each // (len(x) // len(sound))], values, 0.0))
-    else:
-        x = where_sound(sound, x.reshape(len(sound), -1), 0.0).view(x.shape)
-    return layer._replace(inputs=x), delta
+    if isinstance(x, _Entries):
+        of_client = x.keys & ((1 << x.bits) - 1)
+        return layer._replace(inputs=x._replace(weights=torch.where(sound[of_client], x.weights, 0.0))), delta
+    assert isinstance(x, Tensor)
+    return layer._replace(inputs=where_sound(sound, x.reshape(len(sound), -1), 0.0).view(x.shape)), delta
 
 
 def can_ghost(encoder: nn.Module, pair: Rows | None = None) -> bool:
@@ -191,9 +208,9 @@ def _squares(layer: _Seen, delta: Tensor, clients: int, theta: Params) -> Tensor
     """
     delta = delta.reshape(clients, -1, delta.shape[-1])  # [m, r, out]
     of_deltas, count = delta @ delta.mT, delta.shape[1]  # [m, r, r]
-    if isinstance(layer.inputs, SparseRows):
-        terms = int(layer.inputs.counts.max()) if len(layer.inputs) else 0
-        return _no_less(sparse_grams(layer.inputs, clients), of_deltas, terms + delta.shape[-1])
+    if isinstance(layer.inputs, _Entries):
+        return _no_less(_grams(layer.inputs, clients, count), of_deltas, layer.inputs.longest + delta.shape[-1])
+    assert isinstance(layer.inputs, Tensor)
     squares = of_deltas.new_zeros(clients)
     if _below(layer.name, "bias") in theta:
         squares = _no_less(torch.ones_like(of_deltas), of_deltas, delta.shape[-1])
@@ -213,46 +230,52 @@ def _no_less(of_inputs: Tensor, of_deltas: Tensor, terms: int) -> Tensor:
     return (of_inputs * of_deltas).sum((1, 2)).clamp_min(0) + beta * most.square()
 
 
+def _entries(x: SparseRows, clients: int) -> _Entries:
+    rows, bits = x.row_of_each, (clients - 1).bit_length()
+    counts = x.starts[:: len(x) // clients].diff()  # of a client
+    of_client = torch.arange(clients, device=x.device).repeat_interleave(counts, output_size=len(x.indices))
+    keys, order = in_order((x.indices.to(torch.int64) << bits) | of_client)
+    return _Entries(keys, bits, rows[order], entry_weights(x)[order], int(x.counts.max()) if len(x) else 0)
+
+
 def sparse_grams(x: SparseRows, clients: int) -> Tensor:
     """x_j · x_k of every two rows of the same client, each row over its sum, [m, b, b]; m · b rows in all.
-
-    Entries are put in the order of (client, feature), and each meets those of its own feature.
 
     >>> from fedaws.sparse import from_dense
     >>> sparse_grams(from_dense(torch.tensor([[1.0, 1.0], [1.0, 0.0]])), 1).tolist()
     [[[0.5, 0.5], [0.5, 1.0]]]
     """
-    row, weights = x.row_of_each, entry_weights(x)
-    per_client = len(x) // clients
-    ordered, order = in_order(row // per_client * x.width + x.indices)
-    grams = weights.new_zeros(len(x), per_client)
-    own = torch.arange(len(x), device=x.device)
-    grams[own, own % per_client] = weights.new_zeros(len(x)).index_add_(0, row, weights.square())
-    # Most features are in one row of a client only, and are done with; the others meet in pairs.
-    again = F.pad(ordered[1:] == ordered[:-1], (1, 1))  # the same as before it; one place longer
-    shared = again[:-1] | again[1:]
-    order, ordered = order[shared], ordered[shared]
-    row, weights = row[order], weights[order]
-    _, group, sizes = ordered.unique_consecutive(return_inverse=True, return_counts=True)
-    partners = sizes[group]  # of each entry, itself among them
-    one = torch.arange(len(row), device=x.device).repeat_interleave(partners)
-    within = torch.arange(len(one), device=x.device) - (partners.cumsum(0) - partners)[one]
-    other = (sizes.cumsum(0) - sizes)[group][one] + within
-    one, other = one[one != other], other[one != other]
-    products = weights[one] * weights[other]
-    grams.view(-1).index_add_(0, row[one] * per_client + row[other] % per_client, products)
-    return grams.view(clients, per_client, per_client)
+    return _grams(_entries(x, clients), clients, len(x) // clients)
+
+
+def _grams(entries: _Entries, clients: int, per_client: int) -> Tensor:
+    """Each entry meets those of its client and feature that stand one place after it, two places, and so on."""
+    keys, rows, weights = entries.keys, entries.rows, entries.weights
+    later = weights.new_zeros(clients * per_client, per_client)
+    first, apart = (keys[1:] == keys[:-1]).nonzero()[:, 0], 1
+    while len(first):
+        other = first + apart
+        place = rows[first] * per_client + rows[other] % per_client
+        later.view(-1).index_add_(0, place, weights[first] * weights[other])
+        apart += 1
+        first = first[: int((first < len(keys) - apart).sum())]  # ascending: the last ones have nobody so far behind
+        first = first[keys[first] == keys[first + apart]]  # whoever has, has had one at every place before
+    later = later.view(clients, per_client, per_client)
+    own = weights.new_zeros(clients * per_client).index_add_(0, rows, weights.square())
+    return later + later.mT + torch.diag_embed(own.view(clients, per_client))
 
 
 def _gradient(layer: _Seen, delta: Tensor, theta: Params) -> Params:
     """Σ_j δ_j a_jᵀ, of scaled δ."""
-    if isinstance(layer.inputs, SparseRows):
-        x, name = layer.inputs, _below(layer.name, "table")
-        return {name: add_up(x.indices, x.row_of_each, delta.contiguous(), entry_weights(x), len(theta[name]))}
+    x = layer.inputs
+    if isinstance(x, _Entries):
+        name = _below(layer.name, "table")
+        return {name: add_up_ordered(x.features, x.rows, delta.contiguous(), x.weights, len(theta[name]))}
+    assert isinstance(x, Tensor)
     flat = delta.reshape(-1, delta.shape[-1])
     found, weight, bias = Params(), _below(layer.name, "weight"), _below(layer.name, "bias")
     if weight in theta:
-        found[weight] = flat.T @ layer.inputs.reshape(len(flat), -1)
+        found[weight] = flat.T @ x.reshape(len(flat), -1)
     if bias in theta:
         found[bias] = flat.sum(0)
     return found

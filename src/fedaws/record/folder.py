@@ -20,6 +20,8 @@ from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
+AUDIT = "audit.json"
+"""What `fedaws audit` found."""
 _KEPT = 2  # checkpoints
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
 _NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
