@@ -95,8 +95,8 @@ def first_bias(data: FederatedData) -> Rows:
     for bias in (True, False):
         cfg = BASE.override([f"model.first_bias={str(bias).lower()}"])
         model, rng = federated(short(cfg, 1, 0).override(["clients.lr=1e-9"]), data), torch.Generator().manual_seed(0)
-        found: list[Inversion] = [inversion(model, cfg, data, rng, batch=4)]
-        found += [optimised_inversion(model, cfg, data, rng, batch=batch, steps=200) for batch in (1, 4)]
+        found: list[Inversion] = [inversion(model, cfg, data, rng, batch=batch) for batch in (1, 4, 8)]
+        found += [optimised_inversion(model, cfg, data, rng, batch=batch, steps=200) for batch in (1, 4, 8)]
         best = [federated(short(cfg, 12, seed), data) for seed in (0, 1, 2)]
         right = [evaluated(m, data) for m in best]
         rows += [{"first_bias": bias, "precision": right, **asdict(each)} for each in found]

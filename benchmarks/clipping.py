@@ -1,6 +1,6 @@
 """What per-client clipping costs: the same round with and without it, as ratios in one run.
 
-    OMP_NUM_THREADS=1 python benchmarks/clipping.py
+    OMP_NUM_THREADS=1 python benchmarks/clipping.py [--runners pooled,stacked,serial]
 
 1,000 clients, MLP 64-128-32 and a bag of 20,000 features (75 in an example, 64 dimensions, a layer on top); everybody
 takes part, one local step, rows fixed. `pooled` clips by ghost norms, `stacked` and `serial` what each client has.
@@ -68,11 +68,12 @@ def measure(name: str, data: FederatedData, model: list[str], runners: list[str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="a file for the figures")
+    parser.add_argument("--runners", default="pooled,stacked,serial")
     asked = parser.parse_args()
     torch.manual_seed(0)
     found = {}
     for examples in (4, 16):
-        runners = ["pooled", "stacked"] + (["serial"] if examples == 4 else [])
+        runners = [name for name in asked.runners.split(",") if name != "serial" or examples == 4]
         name = f"mlp, {examples} examples a client"
         found[name] = measure(name, dense(examples), MLP, runners, 0.01)
         name = f"bag, {examples} examples a client"

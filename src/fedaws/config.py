@@ -244,6 +244,9 @@ class PrivacyConfig(_Told):
     participations: Count | None = None
     """A client takes part in at most so many rounds, and the accounting hides nobody behind the choice of the cohort;
     none: no limit."""
+    public_start: bool = False
+    """The weights that a noisy run starts from (`model.start`, `start=`) have seen none of its people. Unless this is
+    said such a start is refused: what it has cost them is not counted."""
     secure_sums: bool = False
     """Over Flower the server learns sums over a round's nodes, and no single change of θ, loss or count of examples."""
     min_cohort: Several = 32
@@ -702,8 +705,8 @@ def _check_privacy(cfg: Config) -> None:
     if privacy.noisy and privacy.clip is None:
         raise ValueError("noise hides only what is bounded; set privacy.clip, as in privacy.clip=0.1")
     if not privacy.noisy:
-        for key in ("delta", "participations"):
-            if getattr(privacy, key) is not None:
+        for key in ("delta", "participations", "public_start"):
+            if getattr(privacy, key) not in (None, False):
                 raise ValueError(f"privacy.{key} has no effect without noise; set privacy.epsilon or privacy.noise")
         return
     counted = "the accounting does not hold with"

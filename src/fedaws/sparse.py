@@ -166,9 +166,13 @@ def add_up(ids: Tensor, numbers: Tensor, rows: Tensor, weights: Tensor | None, s
     [[0.0, 1.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     """
     ordered, order = in_order(ids)
-    unique, counts = ordered.unique_consecutive(return_counts=True)
-    weights = None if weights is None else weights[order]
-    sums = F.embedding_bag(numbers[order], rows, counts.cumsum(0) - counts, mode="sum", per_sample_weights=weights)
+    return add_up_ordered(ordered, numbers[order], rows, None if weights is None else weights[order], size)
+
+
+def add_up_ordered(ids: Tensor, numbers: Tensor, rows: Tensor, weights: Tensor | None, size: int) -> Tensor:
+    """The same of ids that are sorted."""
+    unique, counts = ids.unique_consecutive(return_counts=True)
+    sums = F.embedding_bag(numbers, rows, counts.cumsum(0) - counts, mode="sum", per_sample_weights=weights)
     return row_delta(unique, sums, size)
 
 

@@ -17,6 +17,9 @@ def test_an_audit_of_a_run_tells_who_learns_what(cli: Callable[..., Any], tiny_t
     code, out, _ = cli("audit", "run", "--attacks", "membership")
     assert code == 0
     assert "whoever has θ" in out
+    kept = json.loads(Path("run/audit.json").read_text(encoding="utf-8"))["findings"]
+    assert [line["attack"] for line in kept] == ["membership"]
+    assert "What attacks find" in Path("run/report.html").read_text(encoding="utf-8")
 
 
 def test_mistakes_are_one_line(cli: Callable[..., Any], refused: Callable[..., str], tiny_toml: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedaws.cli.console import _figures
-from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon
+from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
 
 Cli = Callable[..., Any]
 Refused = Callable[..., str]
@@ -45,6 +45,14 @@ def test_noise_is_turned_into_epsilon_by_the_kind_of_cohort(
     assert found["neighbours"] == cohorts.neighbours
 
 
+def test_what_sampling_hides_is_told_beside_what_it_does_not(cli: Cli) -> None:
+    args = ["--people", "1000", "--per-round", "100", "--rounds", "200", "--delta", "1e-5", "--noise", "4"]
+    (row,) = planned(cli, *args)["plans"]
+    assert row["epsilon"] < 1.5
+    assert row["epsilon_if_known"] == pytest.approx(epsilon_if_known(4.0, 1e-5, 200, Poisson(0.1)))
+    assert "cohorts known" in cli("privacy", "plan", *args).out
+
+
 def test_a_million_people_pay_next_to_nothing(cli: Cli) -> None:
     args = ["--people", "1000000", "--rounds", "10", "--epsilon", "2"]
     assert planned(cli, *args)["plans"][0]["advice"].endswith("nearly free")
@@ -62,9 +70,16 @@ def test_without_a_target_the_usual_ones_are_shown(cli: Cli) -> None:
         (["--people", "10", "--per-round", "11"], "wanted all, or a number of clients from 1 to 10"),
         (["--people", "10", "--per-round", "x"], "--per-round"),
         (["--people", "10", "--delta", "0"], "wanted a number above 0 and below 1"),
-        (["--people", "10", "--epsilon", "-1"], "wanted a number above 0"),
-        (["--people", "10", "--epsilon", "nan"], "wanted a number above 0"),
-        (["--people", "10", "--noise", "0"], "--noise: got 0; wanted a number above 0"),
+        (["--people", "10", "--epsilon", "-1"], "epsilon=-1; wanted a number of at least 0.001"),
+        (["--people", "10", "--epsilon", "0"], "epsilon=0; wanted a number of at least 0.001"),
+        (["--people", "1000", "--per-round", "100", "--epsilon", "1e-6"], "epsilon=1e-06; wanted a number of at least"),
+        (["--people", "10", "--epsilon", "nan"], "epsilon=nan; wanted a number of at least 0.001"),
+        (["--people", "10", "--noise", "0"], "noise=0; wanted at least 0.1: less hides nobody"),
+        (["--people", "10", "--noise", "0.01"], "noise=0.01; wanted at least 0.1: less hides nobody"),
+        (
+            ["--people", "40", "--per-round", "20", "--rounds", "6", "--participations", "2"],
+            "40 clients are 80 in all, and 6 rounds of 20 need 120; set rounds to 4",
+        ),
         (["--people", "1"], "--people"),
         ([], "--people"),
     ],

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from safetensors.numpy import load_file
 import fedaws
 from fedaws.device import Device, DeviceError
 from fedaws.people.digest import model_digest
+from fedaws.people.export import export
+from fedaws.record.folder import PrivacyFacts
 from fuzz.mutations import mutated
 from helpers import refusal
 from people.conftest import Trained
@@ -115,6 +118,27 @@ def test_model_json_says_what_the_model_is(trained: Trained, exported: Path) -> 
     assert facts["example"] == {"shape": [64], "dtype": "float32"}
     assert (facts["dim"], facts["digest"], facts["threshold"]) == (32, model_digest(trained.run), None)
     assert "no formal privacy" in facts["privacy"]
+
+
+def test_model_json_says_what_a_private_runs_record_does(trained: Trained, tmp_path: Path) -> None:
+    record = PrivacyFacts(
+        epsilon=1.5,
+        epsilon_if_known=6.25,
+        delta=1e-5,
+        clip=0.1,
+        noise=2.0,
+        releases=200,
+        people=1000,
+        per_round=100,
+        cohorts="each client by a coin of 0.1 in every round",
+        neighbours="one person more or less",
+        rows="nothing released",
+    )
+    run = replace(trained.run, facts=trained.run.facts.model_copy(update={"privacy": record}))
+    told = json.loads((export(run, tmp_path) / "model.json").read_text())["privacy"]
+    assert "ε = 1.5 (6.25 for whoever knows who took part in which round) at δ = 1e-05" in told
+    assert "no formal privacy" not in told
+    assert "biometric template" in told
 
 
 def test_sparse_encoders_are_refused(tmp_path: Path) -> None:

@@ -2,14 +2,25 @@
 
 import math
 import sys
+import time
 
 import dp_accounting
 import pytest
 from dp_accounting import NeighboringRelation, pld, rdp
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
-from fedaws.privacy.accountant import AtMost, Fixed, Poisson, default_delta, epsilon, joint, noise_for, noise_to_signal
+from fedaws.privacy.accountant import (
+    AtMost,
+    Fixed,
+    Poisson,
+    default_delta,
+    epsilon,
+    epsilon_if_known,
+    joint,
+    noise_for,
+    noise_to_signal,
+)
 from helpers import refusal
 
 
@@ -107,6 +118,33 @@ def test_gaussians_released_together_are_one_gaussian() -> None:
     assert epsilon(joint(3.0, 4.0), 1e-5, 1, AtMost()) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
+# --- cohorts that are known ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cohorts", "moved"), [(Poisson(0.1), 1.0), (Fixed(1000, 100), 2.0)])
+def test_who_knows_the_cohorts_sees_a_gaussian_for_each_that_a_person_is_in(
+    cohorts: Poisson | Fixed, moved: float
+) -> None:
+    often = next(k for k in range(201) if binom.sf(k, 200, 0.1) <= 0.5e-5)  # 41 of 200
+    expected = gaussian_epsilon(4.0 / moved / math.sqrt(often), 0.5e-5)
+    assert epsilon_if_known(4.0, 1e-5, 200, cohorts) == pytest.approx(expected, rel=1e-4)
+    assert epsilon_if_known(4.0, 1e-5, 200, cohorts) > epsilon(4.0, 1e-5, 200, cohorts)
+
+
+def test_where_nothing_is_hidden_there_is_one_epsilon() -> None:
+    for limit in (None, 5):
+        assert epsilon_if_known(4.0, 1e-5, 50, AtMost(limit)) == epsilon(4.0, 1e-5, 50, AtMost(limit))
+    assert epsilon_if_known(4.0, 1e-5, 0, Poisson(0.1)) == 0
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3])
+def test_little_noise_is_priced_at_once_and_not_below_what_it_costs(noise: float) -> None:
+    began = time.perf_counter()
+    sampled = epsilon(noise, 1e-5, 200, Poisson(0.1))
+    assert time.perf_counter() - began < 10  # distributions of such losses take minutes
+    assert sampled <= epsilon(noise, 1e-5, 200, AtMost())
+
+
 # --- the inverse ----------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +169,17 @@ def test_noise_for_a_poisson_cohort_is_that_of_dp_accountings_own_search() -> No
     assert noise_for(2.0, 1e-5, 100, Poisson(0.02)) == pytest.approx(theirs, rel=1e-3)
 
 
+@pytest.mark.parametrize("cohorts", [AtMost(), Poisson(0.1), Fixed(1000, 100)])
+def test_no_target_asks_for_less_than_the_least_noise(cohorts: AtMost | Poisson | Fixed) -> None:
+    assert noise_for(1e6, 1e-5, 200, cohorts) == 0.1
+
+
+@pytest.mark.parametrize("cohorts", [AtMost(), Poisson(0.1), Fixed(1000, 100)])
+@pytest.mark.parametrize("target", [0.0, -1.0, 1e-6, math.nan, math.inf])
+def test_a_target_that_no_noise_meets_is_refused(target: float, cohorts: AtMost | Poisson | Fixed) -> None:
+    assert "wanted a number of at least 0.001" in refusal(lambda: noise_for(target, 1e-5, 200, cohorts))
+
+
 def test_60_people_need_noise_21_times_the_signal() -> None:
     noise = noise_for(8.0, default_delta(60), 200, AtMost())
     assert noise == pytest.approx(5.7, abs=0.05)
@@ -147,11 +196,6 @@ def test_no_rounds_cost_nothing() -> None:
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
 def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
     assert "wanted a number above 0 and below 1" in refusal(lambda: epsilon(1.0, delta, 1, AtMost()))
-
-
-@pytest.mark.parametrize("target", [0.0, -1.0, math.inf, math.nan])
-def test_a_target_that_is_no_epsilon_is_refused(target: float) -> None:
-    assert "wanted a number above 0" in refusal(lambda: noise_for(target, 1e-5, 1, AtMost()))
 
 
 def test_a_missing_extra_is_told_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

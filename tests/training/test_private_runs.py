@@ -1,6 +1,8 @@
 """Private runs: what they promise, what they write down before anybody sees it, what they refuse."""
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ from torch import nn
 
 import fedaws
 from fedaws import Config, FederatedData, Reporter, Run, from_arrays
-from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon
-from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger
+from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
+from fedaws.record.files import read_tensors, write_tensors
+from fedaws.record.folder import RunFolder
+from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger, Terms
 from fedaws.training.session import Interrupted
 from helpers import refusal
 
@@ -23,6 +27,13 @@ def federation() -> FederatedData:
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(PEOPLE).repeat_interleave(3)
     return from_arrays(torch.randn(len(y), 6, generator=rng) + torch.randn(PEOPLE, 6, generator=rng)[y], y)
+
+
+def spoilt(client: int, value: float) -> FederatedData:
+    """The same, but that all numbers of one client's examples are this one."""
+    data = federation()
+    assert isinstance(data.x, torch.Tensor)
+    return replace(data, x=torch.where((data.y == client)[:, None], value, data.x))
 
 
 def config(*settings: str) -> Config:
@@ -65,6 +76,7 @@ def test_epsilon_is_of_the_rounds_so_far_by_the_accounting_of_their_cohorts(
     facts = run.facts.privacy
     assert facts is not None
     assert facts.epsilon == run.metrics[-1]["dp_epsilon"]
+    assert facts.epsilon_if_known == pytest.approx(epsilon_if_known(0.5, 0.01, 6, cohorts))
     assert (facts.releases, facts.delta, facts.clip, facts.noise) == (6, 0.01, 0.1, 0.5)
     assert facts.neighbours == cohorts.neighbours
 
@@ -168,21 +180,74 @@ def test_a_lost_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         trained(config(), tmp_path, reporter=crash_after(5))
     (tmp_path / LEDGER).unlink()
-    assert "nobody knows what 4 rounds have spent" in refusal(lambda: trained(config(), tmp_path, resume=True))
+    assert "nobody knows what this run has spent" in refusal(lambda: trained(config(), tmp_path, resume=True))
+
+
+def test_a_ledger_that_is_lost_before_the_first_checkpoint_is_missed_too(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        trained(config(), tmp_path, reporter=crash_after(1))
+    assert not RunFolder(tmp_path).checkpoints()
+    (tmp_path / LEDGER).unlink()
+    assert "nobody knows what this run has spent" in refusal(lambda: trained(config(), tmp_path, resume=True))
+
+
+def test_a_run_begins_by_writing_that_it_has_spent_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr("fedaws.training.train.run_round", crash)
+    with pytest.raises(Crash):
+        trained(config(), tmp_path)
+    written = json.loads((tmp_path / LEDGER).read_text())
+    delta, cohorts = pytest.approx(PEOPLE**-1.1), "each client in every round, no amplification"
+    terms = {"noise": 0.5, "clip": 0.1, "delta": delta, "people": PEOPLE, "cohorts": cohorts}
+    assert written == {**terms, "releases": 0, "left_out": 0}
+
+
+TERMS = Terms(noise=1.0, clip=0.1, delta=1e-3, people=PEOPLE, cohorts="all")
+
+
+def ledger_text(**changes: object) -> str:
+    return json.dumps({**TERMS.model_dump(), "releases": 3, "left_out": 0, **changes})
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ('{"releases": 1}', "tells of 1 releases"),
-        ('{"releases": -4}', "releases"),
+        (ledger_text(releases=-4), "releases"),
+        (ledger_text(noise=2.0), "is of releases with noise=2.0, now it is 1.0"),
+        (ledger_text(clip=0.2), "is of releases with clip=0.2, now it is 0.1"),
+        (ledger_text(delta=1e-2), "is of releases with delta=0.01, now it is 0.001"),
+        (ledger_text(cohorts="some"), "is of releases with cohorts=some, now it is all"),
+        (ledger_text(people=7), "is of releases with people=7, now it is 40"),
         ("{", "JSON"),
-        ('{"a": 1}', "releases"),
+        ('{"releases": 3}', "noise"),
     ],
 )
 def test_a_ledger_that_cannot_be_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
     (tmp_path / LEDGER).write_text(text)
-    assert wanted in refusal(lambda: Ledger(tmp_path).open(rounds_done=3))
+    assert wanted in refusal(lambda: Ledger(tmp_path, TERMS).open(begun=True))
+
+
+def test_a_ledger_that_is_older_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).write_text(ledger_text())
+    ledger = Ledger(tmp_path, TERMS)
+    ledger.open(begun=True)
+    ledger.check(3)
+    assert "tells of 3 releases, the checkpoint of 4 rounds" in refusal(lambda: ledger.check(4))
+
+
+def test_a_new_run_does_not_take_over_what_another_has_spent(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).write_text(ledger_text())
+    assert "has spent already" in refusal(lambda: Ledger(tmp_path, TERMS).open(begun=False))
+
+
+@pytest.mark.parametrize("change", ["privacy.noise=0.4", "privacy.clip=0.2", "privacy.delta=0.1"])
+def test_settings_edited_between_two_sittings_are_refused(tmp_path: Path, change: str) -> None:
+    with pytest.raises(Crash):
+        trained(config(), tmp_path, reporter=crash_after(3))
+    (tmp_path / "config.toml").write_text(config(change).with_(data={"name": "own"}).to_toml())
+    assert "cannot be priced together" in refusal(lambda: trained(config(change), tmp_path, resume=True))
 
 
 # --- a limit on participations --------------------------------------------------------------------------------------
@@ -194,18 +259,51 @@ def test_nobody_takes_part_more_often_than_the_limit(tmp_path: Path, sampling: s
     with pytest.raises(Crash):
         trained(cfg, tmp_path, reporter=crash_after(3))
     run = trained(cfg, tmp_path, resume=True)  # round 2 is run again, and counts again
-    counts = Ledger(tmp_path, PEOPLE)
-    counts.open(6)
-    assert int(counts.participations.max()) <= 2
-    assert (tmp_path / PARTICIPATIONS).exists()
-    most = int(counts.participations.max())
+    counts = read_tensors(tmp_path / PARTICIPATIONS)[0]["participations"]
+    most = int(counts.max())
+    assert most <= 2
     facts = run.facts.privacy
     assert facts.epsilon == pytest.approx(epsilon(0.5, facts.delta, most, AtMost(2)))
 
 
+def limited(folder: Path) -> Ledger:
+    ledger = Ledger(folder, TERMS, limited=True)
+    ledger.open(begun=(folder / LEDGER).exists())
+    return ledger
+
+
+def counts_of(ledger: Ledger) -> list[int]:
+    assert ledger.participations is not None
+    return [int(count) for count in ledger.participations]
+
+
+def test_counts_of_another_time_than_the_ledgers_are_refused(tmp_path: Path) -> None:
+    ledger = limited(tmp_path)
+    ledger.spend(torch.tensor([1, 3]))
+    older = (tmp_path / PARTICIPATIONS).read_bytes()
+    ledger.spend(torch.tensor([1]))
+    assert counts_of(limited(tmp_path))[:4] == [0, 2, 0, 1]
+    (tmp_path / PARTICIPATIONS).write_bytes(older)
+    assert "is not of the 2 releases" in refusal(lambda: limited(tmp_path))
+    write_tensors(tmp_path / PARTICIPATIONS, {"participations": torch.zeros(PEOPLE, dtype=torch.int32)}, {})
+    assert "is not of the 2 releases" in refusal(lambda: limited(tmp_path))
+    (tmp_path / PARTICIPATIONS).unlink()
+    assert PARTICIPATIONS in refusal(lambda: limited(tmp_path))
+
+
+def test_counts_that_a_crash_left_one_ahead_count(tmp_path: Path) -> None:
+    ledger = limited(tmp_path)
+    ledger.spend(torch.tensor([5]))
+    before = (tmp_path / LEDGER).read_bytes()
+    ledger.spend(torch.tensor([5]))
+    (tmp_path / LEDGER).write_bytes(before)  # it is written second
+    found = limited(tmp_path)
+    assert (found.releases, counts_of(found)[5]) == (2, 2)
+
+
 def test_a_limit_that_the_rounds_do_not_fit_into_is_refused() -> None:
     cfg = config("clients.per_round=20", "privacy.participations=2")  # 6 · 20 = 120 of at most 80
-    assert "set train.rounds to 4" in refusal(lambda: trained(cfg))
+    assert "set rounds to 4" in refusal(lambda: trained(cfg))
 
 
 def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> None:
@@ -229,6 +327,7 @@ def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> No
         (["privacy.clip=none"], "set privacy.clip"),
         (["privacy.noise=none", "privacy.delta=1e-5"], "privacy.delta has no effect without noise"),
         (["privacy.noise=none", "privacy.participations=3"], "privacy.participations has no effect without noise"),
+        (["privacy.noise=none", "privacy.public_start=true"], "privacy.public_start has no effect without noise"),
         (["privacy.delta=1"], "privacy.delta"),
         (["privacy.noise=0"], "privacy.noise"),
     ],
@@ -268,6 +367,65 @@ def test_rows_that_clients_of_a_class_share_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fixed", "positive-only"])
 def test_methods_without_spreading_may_be_private(method: str) -> None:
     assert trained(Config().override([*PLAIN, f"method={method}"])).facts.privacy.releases == 2
+
+
+def test_a_start_whose_cost_nobody_knows_is_refused(tmp_path: Path) -> None:
+    first = trained(config("privacy.noise=none"), tmp_path / "first")
+    for start in (first, first.theta, tmp_path / "first"):
+        assert "set privacy.public_start=true" in refusal(partial(trained, config(), start=start))
+    named = config(f"model.start={tmp_path / 'first'}")
+    assert "set privacy.public_start=true" in refusal(lambda: trained(named, tmp_path / "second"))
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_start_that_is_said_to_be_public_is_taken(tmp_path: Path) -> None:
+    first = trained(config("privacy.noise=none"))
+    run = trained(config("privacy.public_start=true", "privacy.noise=0.1", "privacy.clip=1e-9"), start=first)
+    for k, before in first.theta.items():
+        torch.testing.assert_close(run.theta[k], before, atol=1e-6, rtol=0)
+    assert run.config.privacy.public_start
+
+
+# --- what goes with the model ---------------------------------------------------------------------------------------
+
+
+def test_a_private_model_tells_nothing_of_the_data_without_noise(tmp_path: Path) -> None:
+    run = trained(config(), tmp_path)
+    for facts in (run.facts, fedaws.load(tmp_path).facts):
+        assert (facts.data, facts.loss, facts.loss_sum, facts.seconds, facts.parts) == (None, 0, 0, 0, {})
+    ordinary = trained(config("privacy.noise=none")).facts
+    assert ordinary.data
+    assert ordinary.loss
+    assert ordinary.seconds
+    assert ordinary.parts
+
+
+def test_other_data_are_refused_when_a_private_run_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        trained(config(), tmp_path, reporter=crash_after(3))
+    again = partial(fedaws.train, spoilt(7, 0.0), config=config(), folder=tmp_path, resume=True, reporter=quiet)
+    assert "was started with data=" in refusal(again)
+
+
+# --- numbers that are not finite ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fixed", "positive-only"])
+@pytest.mark.parametrize("runner", ["pooled", "stacked", "serial"])
+def test_a_client_that_is_not_finite_is_left_out_and_counted(runner: str, method: str, tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = [*PLAIN, f"method={method}", f"train.runner={runner}", "train.rounds=6", "train.evaluate_every=2"]
+    cfg, reporter = Config().override(settings), Reporter(on_warning=told.append)
+    run = fedaws.train(spoilt(7, torch.nan), config=cfg, folder=tmp_path, reporter=reporter)
+    assert all(bool(p.isfinite().all()) for p in [run.W, *run.theta.values()])
+    assert [row["left_out"] for row in run.metrics] == [2, 4, 6]
+    assert json.loads((tmp_path / LEDGER).read_text())["left_out"] == 6
+    assert sum("is not finite, and counts as zero" in line for line in told) == 1
+
+
+def test_without_noise_such_a_client_ends_the_run() -> None:
+    cfg = config("privacy.noise=none")
+    assert "training diverged" in refusal(partial(fedaws.train, spoilt(7, torch.nan), config=cfg, reporter=quiet))
 
 
 # --- told -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model
 from fedaws.hashing import hash64
-from fedaws.models import build_encoder, evaluating
+from fedaws.models import build_encoder, evaluating, table_names, trainable
 from fedaws.runners import make_runner
+from fedaws.training.protection import Protection, protect
 from fedaws.training.train import initial_state
 from fedaws.types import Broadcast, ClassFacts, RunClients, ServerState, Update
 
@@ -26,7 +27,7 @@ Tamper = Callable[[Broadcast, Update], Update]
 def short(cfg: Config, rounds: int, seed: int) -> Config:
     """The run's own settings for a federation of so many rounds, with everybody in each."""
     train = {"runner": "auto", "rounds": rounds, "warmup": 0, "device": "cpu"}
-    return cfg.with_(seed=seed, train=train, clients={"per_round": "all"})
+    return cfg.with_(seed=seed, train=train, clients={"per_round": "all"}, privacy={"participations": None})
 
 
 def rounds_of(
@@ -42,16 +43,31 @@ def rounds_of(
     """
     method = method_of(cfg, data.class_facts or ClassFacts())
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
+    private = protection_of(cfg, method, data, encoder)
     with evaluating(encoder):
         asked = _with_node(make_runner(cfg, method, data, encoder), node, tamper)
         state = initial_state(cfg, data, encoder, method)
+        guard = None if private is None else private.guard
         yield state, encoder
         for round_num in range(cfg.train.rounds):
             rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", round_num))
             state = run_round(
-                state, data.available, lambda sent: asked(mislead(sent)), cfg, rng, data.num_examples, method=method
+                state,
+                data.available,
+                lambda sent: asked(mislead(sent)),
+                cfg,
+                rng,
+                data.num_examples,
+                method=method,
+                guard=guard,
             )
             yield state, encoder
+
+
+def protection_of(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> Protection | None:
+    """The noise of a private run, in a short federation too; nothing of it is written down."""
+    theta, tables = trainable(encoder), table_names(encoder)
+    return protect(cfg, method, len(data.available), theta, tables, None, lambda _: None)
 
 
 def federated(cfg: Config, data: FederatedData, node: int | None = None, tamper: Tamper | None = None) -> Model:

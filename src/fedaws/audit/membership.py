@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedaws.audit.federation import dense_examples, federated, short
+from fedaws.audit.federation import dense_examples, federated, protection_of, short
 from fedaws.audit.figures import Figure, Finding, at_least, at_most, auc
 from fedaws.config import Config
+from fedaws.core.methods import method_of
 from fedaws.data.federated import FederatedData, as_input, from_arrays
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model
 from fedaws.hashing import hash64
 from fedaws.models import build_encoder
+from fedaws.privacy.accountant import epsilon
+from fedaws.types import ClassFacts
 
 _AT_ONCE = 100  # examples of a person that are looked at
 
@@ -34,11 +37,14 @@ class Membership:
     epsilon: float  # any (ε, δ) of the training is at least this, at 95 % confidence
     delta: float
     people: int
+    promised: float | None = None  # the accountant's ε of a private training, at this δ
 
     def finding(self) -> Finding:
         """As a line of the table."""
         does = f"asks whether a person took part, by how close unseen examples lie (AUC, {self.people} people)"
-        return Finding("membership", "whoever has θ", does, f"membership; ε is at least {self.epsilon:.2f}", self.auc)
+        bound = f"membership; ε is at least {self.epsilon:.2f}"
+        promise = "" if self.promised is None else f", by the accountant at most {self.promised:.2f}"
+        return Finding("membership", "whoever has θ", does, f"{bound}{promise}", self.auc)
 
 
 def membership(
@@ -112,7 +118,8 @@ def membership_of_halves(cfg: Config, data: FederatedData, splits: int = 4, roun
         order = torch.randperm(data.num_classes, generator=rng)
         taking, rest = order[: len(order) // 2], order[len(order) // 2 :]
         run = short(cfg, rounds or cfg.train.rounds, cfg.seed + split).with_(data={"num_classes": None})
-        model = federated(run, only(data, taking))
+        half = only(data, taking)
+        model = federated(run, half)
         encoder = build_encoder(run.model, data.x.shape[1:], run.seed)
         untrained = Model(encoder, {k: p.detach() for k, p in encoder.named_parameters()}, model.W, model.normalize)
         for scored, (one, two) in ((model, (inside, outside)), (untrained, before)):
@@ -121,7 +128,10 @@ def membership_of_halves(cfg: Config, data: FederatedData, splits: int = 4, roun
             one += [scores[c] - centre for c in taking.tolist()]
             two += [scores[c] - centre for c in rest.tolist()]
     figure = replace(auc(inside, outside), chance=auc(*before).value)
-    return Membership(figure, epsilon_at_least(inside, outside), 1e-5, len(inside) + len(outside))
+    private = protection_of(run, method_of(run, half.class_facts or ClassFacts()), half, encoder)
+    delta = 1e-5 if private is None else private.delta
+    promised = None if private is None else epsilon(private.noise, delta, run.train.rounds, private.cohorts)
+    return Membership(figure, epsilon_at_least(inside, outside, delta), delta, len(inside) + len(outside), promised)
 
 
 def only(data: FederatedData, classes: Tensor) -> FederatedData:

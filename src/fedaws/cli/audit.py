@@ -1,5 +1,6 @@
 """`fedaws audit RUN`: what each side of the run's federation could learn or spoil."""
 
+from json import dumps as to_json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,9 +23,15 @@ def audit_command(
     seeds: Annotated[int, typer.Option(min=1, help="Short federations of each kind.")] = 1,
     json: Json = False,
 ) -> None:
-    """Attack a run: row theft, inversion of updates, membership, inversion of rows, poisoning."""
+    """Attack a run: row theft, inversion of updates, membership, inversion of rows, poisoning.
+
+    What is found goes into RUN/audit.json, and into the report beside it.
+    """
     with user_errors():
         from fedaws.audit import audit
+        from fedaws.files import write_text
+        from fedaws.record.folder import AUDIT
+        from fedaws.report.page import try_report
         from fedaws.training.run import load
 
         names = [name.strip() for name in attacks.split(",")] if attacks else None
@@ -35,6 +42,8 @@ def audit_command(
             seeds=range(seeds),
             told=lambda name: console.err.print(f"{name} …", style="dim"),
         )
+        write_text(run / AUDIT, to_json(found.as_json(), indent=1) + "\n")
+        try_report(run, console.warn)
         print_json(found.as_json()) if json else console.out.print(findings_table(found))
 
 

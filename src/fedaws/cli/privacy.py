@@ -36,13 +36,11 @@ def plan_command(
 ) -> None:
     """Noise for a target ε, or ε for given noise, and what is left of the signal; nothing is run."""
     with user_errors():
-        from fedaws.privacy.accountant import cohorts_of, default_delta
+        from fedaws.privacy.accountant import check_participations, cohorts_of, default_delta
         from fedaws.privacy.plan import plan
 
         cohort = _cohort(per_round, people)
-        for value in noise or ():
-            if not value > 0:
-                raise FedawsError(f"--noise: got {value:g}; wanted a number above 0")
+        check_participations(people, cohort, rounds, participations)
         delta = default_delta(people) if delta is None else delta
         cohorts = cohorts_of(people, cohort, sampling == "poisson", participations)
         targets = epsilon or ([] if noise else [1.0, 2.0, 4.0, 8.0])
@@ -53,8 +51,11 @@ def plan_command(
             print_json({**asked, **kind, "plans": [row._asdict() for row in rows]})
             return
         console.say(f"δ = {delta:.2g}, {cohorts.in_words}; neighbours: {cohorts.neighbours}; {parameters:,} parameters")
-        cells = [[f"{r.epsilon:.3g}", f"{r.noise:.4g}", f"{r.noise_to_signal:.2g}", r.advice] for r in rows]
-        console.out.print(text_table(["ε", "noise z", "noise / signal", "what to expect"], cells))
+        cells = [
+            [f"{r.epsilon:.3g}", f"{r.epsilon_if_known:.3g}", f"{r.noise:.4g}", f"{r.noise_to_signal:.2g}", r.advice]
+            for r in rows
+        ]
+        console.out.print(text_table(["ε", "cohorts known", "noise z", "noise / signal", "what to expect"], cells))
 
 
 def _cohort(text: str, people: int) -> int:

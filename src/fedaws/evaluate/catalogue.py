@@ -81,7 +81,7 @@ SUMMARY = ("precision@1", "max_cosine", "min_separation")
 """What a method is summed up by."""
 
 BOOKKEEPING = {"round", "seconds", "replies", "rejected", "largest_change", "round_seconds", "import_seconds",
-               "compute_seconds", "server_seconds"}  # fmt: skip
+               "compute_seconds", "server_seconds", "left_out"}  # fmt: skip
 """Columns of metrics.jsonl that measure no model."""
 
 

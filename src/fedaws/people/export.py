@@ -27,12 +27,14 @@ from fedaws.files import checked, read_json, write_bytes, write_text
 from fedaws.models import set_weights
 from fedaws.people.digest import model_digest
 from fedaws.people.gallery import told
+from fedaws.record.folder import PrivacyFacts
 from fedaws.training.run import Run
 
 _SMALLEST = 1024  # numbers of a weight that is worth being made small
-_PRIVACY = (
+_ENROLLED = "Whoever is enrolled is kept in people.safetensors as a biometric template, in the clear."
+_NO_PRIVACY = (
     "The encoder was trained on people's examples and may remember some of them (membership inference); no formal "
-    "privacy was applied. Whoever is enrolled is kept in people.safetensors as a biometric template, in the clear."
+    "privacy was applied."
 )
 
 
@@ -102,7 +104,7 @@ def export(
         "quantized": quantize,
         "threshold": None if threshold is None else _measured(threshold),
         "trained": {"name": run.config.name, "method": run.config.method, "rounds": run.facts.round},
-        "privacy": _PRIVACY,
+        "privacy": f"{_promise(run.facts.privacy)} {_ENROLLED}",
     }
     rows = _rows(run) if with_rows else {}
     write_bytes(place / ENCODER, content)
@@ -113,6 +115,19 @@ def export(
             for name, row in rows.items():
                 people.enroll(name, row)
     return place
+
+
+def _promise(privacy: PrivacyFacts | None) -> str:
+    """What the run's record says of the encoder, in a sentence."""
+    if privacy is None:
+        return _NO_PRIVACY
+    known = privacy.epsilon_if_known
+    against = "" if known is None else f" ({known:.3g} for whoever knows who took part in which round)"
+    return (
+        f"The encoder was trained with user-level differential privacy: ε = {privacy.epsilon:.3g}{against} at δ = "
+        f"{privacy.delta:.2g}, {privacy.neighbours}, {privacy.people:,} people, {privacy.releases:,} releases with "
+        f"noise {privacy.noise:.3g} × the clip, {privacy.cohorts}. It covers the encoder alone."
+    )
 
 
 def read_threshold(path: Path) -> Threshold:

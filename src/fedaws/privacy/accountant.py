@@ -17,10 +17,16 @@ from functools import cache
 from typing import Any
 
 from scipy.optimize import brentq
+from scipy.stats import binom
 
 from fedaws.errors import FedawsError
 
 _PRECISION = 1e-4  # of noise that is looked for, as a part of it
+LEAST_NOISE = 0.1
+"""The least that is planned with: here one release alone, without sampling, costs an ε of about ninety."""
+LEAST_EPSILON = 1e-3
+"""The least that is aimed at: below it the noise is thousands of times a person's change, and its digits get lost."""
+_COARSE = 0.5  # below this noise, losses are so large that their distributions take minutes: Rényi's bound will do
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,10 @@ def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
             return float(dp.get_epsilon_gaussian(noise / math.sqrt(times), delta))
         case Poisson(1.0):
             return epsilon(noise, delta, rounds, AtMost())
+        case Poisson() if noise < _COARSE:
+            accountant = dp.rdp.RdpAccountant(neighboring_relation=_relation(cohorts))
+            sampled = _composed(accountant, noise, delta, rounds, cohorts)
+            return min(sampled, epsilon(noise, delta, rounds, AtMost()))
         case Poisson():
             # A coarser grid is faster, and its ε larger, never smaller: with this one by about 1e-4 of it.
             grid = min(max(cohorts.probability / noise / 20, 2e-5), 1e-3)
@@ -118,19 +128,54 @@ def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
             return min(sampled, float(dp.get_epsilon_gaussian(noise / 2 / math.sqrt(rounds), delta)))
 
 
+def epsilon_if_known(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
+    r"""ε against whoever knows who took part in which round: from W or a list of them, nothing is hidden by sampling.
+
+    A client drawn with probability q takes part in a binomial number of rounds, more than k times with a chance of at
+    most δ/2; else k releases show it, at δ/2:
+
+    .. math:: \Pr[\mathrm{Bin}(T, q) > k] \le \delta/2, \qquad \varepsilon = \varepsilon_{Gauss}(z/\sqrt k, \delta/2)
+
+    >>> epsilon_if_known(4.0, 1e-5, 10, AtMost()) == epsilon(4.0, 1e-5, 10, AtMost())
+    True
+    >>> round(epsilon(4.0, 1e-5, 200, Poisson(0.1)), 2), round(epsilon_if_known(4.0, 1e-5, 200, Poisson(0.1)), 2)
+    (1.42, 7.87)
+    """
+    if isinstance(cohorts, AtMost) or rounds == 0:
+        return epsilon(noise, delta, rounds, cohorts)
+    often = int(binom.isf(delta / 2, rounds, _share(cohorts)))  # the least k that meets it
+    moved = noise if isinstance(cohorts, Poisson) else noise / 2  # one in another's place moves the sum by 2S
+    return epsilon(moved, delta / 2, max(often, 1), AtMost())
+
+
+def check_participations(people: int, per_round: int, rounds: int, limit: int | None) -> None:
+    """Refuse more rounds than clients of so many participations can fill.
+
+    >>> check_participations(40, 13, 6, 2)
+    """
+    if limit is not None and rounds * per_round > limit * people:
+        raise FedawsError(
+            f"participations={limit} of {people:,} clients are {limit * people:,} in all, and {rounds:,} rounds of "
+            f"{per_round:,} need {rounds * per_round:,}; set rounds to {limit * people // per_round:,} or raise it"
+        )
+
+
 @cache
 def noise_for(target: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
-    """The least noise multiplier, to a ten-thousandth of it, with which so many rounds cost at most the target ε.
+    """The least noise multiplier, to a ten-thousandth of it, with which so many rounds cost at most the target ε; never
+    below `LEAST_NOISE`.
 
     >>> round(noise_for(3.34141, 1e-5, 10, AtMost()), 3)
     4.0
     """
     _check_delta(delta)
-    if not target > 0 or not math.isfinite(target):
-        raise FedawsError(f"epsilon={target}; wanted a number above 0")
+    if not target >= LEAST_EPSILON or not math.isfinite(target):
+        raise FedawsError(f"epsilon={target:g}; wanted a number of at least {LEAST_EPSILON:g}, such as 2")
     if isinstance(cohorts, AtMost):
         times = rounds if cohorts.participations is None else min(cohorts.participations, rounds)
-        return math.sqrt(times) * float(_dp_accounting().get_sigma_gaussian(target, delta))
+        return max(LEAST_NOISE, math.sqrt(times) * float(_dp_accounting().get_sigma_gaussian(target, delta)))
+    if epsilon(LEAST_NOISE, delta, rounds, cohorts) <= target:
+        return LEAST_NOISE
 
     def excess(log_noise: float) -> float:
         return math.log(epsilon(math.exp(log_noise), delta, rounds, cohorts) / target)
@@ -151,9 +196,12 @@ def _guess(target: float, delta: float, rounds: int, cohorts: Poisson | Fixed) -
     al. 2020), which a square root and a logarithm turn round.
     """
     mu = 1 / float(_dp_accounting().get_sigma_gaussian(target, delta))
-    q = cohorts.probability if isinstance(cohorts, Poisson) else cohorts.per_round / cohorts.people
-    noise = 1 / math.sqrt(math.log1p(mu**2 / (rounds * q**2)))
+    noise = 1 / math.sqrt(math.log1p(mu**2 / (rounds * _share(cohorts) ** 2)))
     return noise if isinstance(cohorts, Poisson) else 2 * noise
+
+
+def _share(cohorts: Poisson | Fixed) -> float:
+    return cohorts.probability if isinstance(cohorts, Poisson) else cohorts.per_round / cohorts.people
 
 
 def default_delta(people: int) -> float:

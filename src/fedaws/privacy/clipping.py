@@ -1,4 +1,8 @@
-r"""Per-client clipping: :math:`\Delta_i \min(1, S / \|\Delta_i\|)`, the norm over all of θ at once."""
+r"""Per-client clipping: :math:`\Delta_i \min(1, S / \|\Delta_i\|)`, the norm over all of θ at once, in float64.
+
+A client whose numbers are not finite would spoil the sum for all: its change counts as zero, its row stays as it was
+sent, and its loss is told as NaN, which is how whoever adds up knows of it.
+"""
 
 import torch
 from torch import Tensor
@@ -17,17 +21,34 @@ def clip_factors(norms: Tensor, most: float) -> Tensor:
 
 
 def clipped(delta: Params, most: float) -> Params:
-    """One client's change, sparse tables included, at most this long.
+    """One client's change, sparse tables included, at most this long; zeros if it is not finite.
 
     >>> clipped({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
     {'a': tensor([0.6000]), 'b': tensor([0.8000])}
     """
+    return _cut(delta, most)[0]
+
+
+def clipped_work(delta: Params, row: Tensor, loss: Tensor, most: float, sent: Tensor) -> tuple[Params, Tensor, Tensor]:
+    """One client's change, row and loss as they may be added up; of one that is not sound zeros, the row that it was
+    sent, and NaN.
+    """
+    cut, norm = _cut(delta, most)
+    if bool(are_sound(norm[None], row[None], loss[None])):
+        return cut, row, loss
+    return {name: torch.zeros_like(change) for name, change in delta.items()}, sent, torch.full_like(loss, torch.nan)
+
+
+def _cut(delta: Params, most: float) -> tuple[Params, Tensor]:
+    """The change, and how long it was."""
     if any(change.is_sparse and not change.is_coalesced() for change in delta.values()):  # a row may stand there twice
         delta = {name: change.coalesce() if change.is_sparse else change for name, change in delta.items()}
     values = [change.values() if change.is_sparse else change for change in delta.values()]
-    norm = torch.stack([torch.linalg.vector_norm(value) for value in values]).square().sum().sqrt()
+    norm = torch.stack([_square(value.flatten()[None]) for value in values]).sum().sqrt()
+    if not bool(norm.isfinite()):
+        return {name: torch.zeros_like(change) for name, change in delta.items()}, norm
     factor = float(clip_factors(norm, most))
-    return delta if factor == 1 else {name: _scaled(change, factor) for name, change in delta.items()}
+    return delta if factor == 1 else {name: _scaled(change, factor) for name, change in delta.items()}, norm
 
 
 def _scaled(change: Tensor, factor: float) -> Tensor:
@@ -37,10 +58,29 @@ def _scaled(change: Tensor, factor: float) -> Tensor:
 
 
 def stacked_norms(deltas: Params) -> Tensor:
-    """The norms of m clients' changes, each tensor with the clients on dim 0; [m].
+    """The norms of m clients' changes, each tensor with the clients on dim 0; [m] float64.
 
     >>> stacked_norms({"a": torch.tensor([[3.0], [0.0]]), "b": torch.tensor([[4.0], [1.0]])}).tolist()
     [5.0, 1.0]
     """
-    norms = torch.stack([torch.linalg.vector_norm(change.flatten(1), dim=1) for change in deltas.values()])
-    return norms.square().sum(0).sqrt()
+    return torch.stack([_square(change.flatten(1)) for change in deltas.values()]).sum(0).sqrt()
+
+
+def _square(changes: Tensor) -> Tensor:
+    """‖row‖² of each row: in float64 no square of a float32 is too large, nor too small."""
+    norms: Tensor = torch.linalg.vector_norm(changes, dim=1, dtype=torch.float64)
+    return norms.square()
+
+
+def are_sound(norms: Tensor, rows: Tensor, losses: Tensor) -> Tensor:
+    """Of each client whether all its numbers are finite, [m].
+
+    >>> are_sound(torch.tensor([1.0, torch.inf]), torch.zeros(2, 3), torch.zeros(2)).tolist()
+    [True, False]
+    """
+    return norms.isfinite() & losses.isfinite() & rows.flatten(1).isfinite().all(1)
+
+
+def where_sound(sound: Tensor, values: Tensor, else_: Tensor | float) -> Tensor:
+    """The values of the sound clients, and in the others' place something else; clients on dim 0."""
+    return torch.where(sound.view(-1, *[1] * (values.ndim - 1)), values, else_)

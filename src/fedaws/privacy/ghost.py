@@ -15,23 +15,37 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedaws.core.local import ExampleLosses
 from fedaws.models.bag import Bag, entry_weights
 from fedaws.models.build import trainable
-from fedaws.privacy.clipping import clip_factors
-from fedaws.sparse import Rows, SparseRows, add_up, in_order
+from fedaws.privacy.clipping import are_sound, clip_factors, where_sound
+from fedaws.sparse import Rows, SparseRows, add_up_ordered, in_order
 from fedaws.types import Params
+
+
+class _Entries(NamedTuple):
+    """Sparse rows entry by entry, in the order of (feature, client): one sort for the norms and for the gradient."""
+
+    keys: Tensor  # [entries] the feature's number and, in its last bits, the client's
+    bits: int
+    rows: Tensor  # [entries]
+    weights: Tensor  # [entries] each over its row's sum
+    longest: int  # entries of a row
+
+    @property
+    def features(self) -> Tensor:
+        """[entries], ascending."""
+        return self.keys >> self.bits
 
 
 class _Seen(NamedTuple):
     """What went into a layer, and what came out of it."""
 
     name: str
-    inputs: Rows
+    inputs: Rows | _Entries
     outputs: Tensor
 
 
@@ -55,14 +69,35 @@ def clipped_pass(
         risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
         leaves = [layer.outputs for layer in seen] + ([rows] if train_rows else [])
         gradients = torch.autograd.grad(risks.sum(), leaves, materialize_grads=True)
-    layers = list(zip(seen, gradients, strict=False))
+    layers = [(_in_order(layer, len(share)), delta) for layer, delta in zip(seen, gradients, strict=False)]
     squares = torch.stack([_squares(layer, delta, len(share), theta) for layer, delta in layers])
-    factors = clip_factors(squares.sum(0).clamp_min(0).sqrt(), most) * omega.to(squares)
+    norms, row_gradient = squares.sum(0).sqrt(), gradients[-1] if train_rows else None
+    factors, risks = clip_factors(norms, most) * omega.to(squares), risks.detach()
+    sound = are_sound(norms, norms[:, None] if row_gradient is None else row_gradient, risks)
+    if not bool(sound.all()):
+        factors, risks = where_sound(sound, factors, 0.0), where_sound(sound, risks, torch.nan)
+        layers = [_without(layer, delta, sound) for layer, delta in layers]
     found = Params()
     for layer, delta in layers:
         per_client = delta.reshape(len(share), -1)
         found |= _gradient(layer, (per_client * factors[:, None]).view(delta.shape), theta)
-    return {k: found[k] for k in theta}, gradients[-1] if train_rows else None, risks.detach()
+    return {k: found[k] for k in theta}, row_gradient, risks
+
+
+def _in_order(layer: _Seen, clients: int) -> _Seen:
+    x = layer.inputs
+    return layer._replace(inputs=_entries(x, clients)) if isinstance(x, SparseRows) else layer
+
+
+def _without(layer: _Seen, delta: Tensor, sound: Tensor) -> tuple[_Seen, Tensor]:
+    """What went through a layer, with zeros for the clients that are not sound: not even 0 · NaN is left of them."""
+    delta = where_sound(sound, delta.reshape(len(sound), -1), 0.0).view(delta.shape)
+    x = layer.inputs
+    if isinstance(x, _Entries):
+        of_client = x.keys & ((1 << x.bits) - 1)
+        return layer._replace(inputs=x._replace(weights=torch.where(sound[of_client], x.weights, 0.0))), delta
+    assert isinstance(x, Tensor)
+    return layer._replace(inputs=where_sound(sound, x.reshape(len(sound), -1), 0.0).view(x.shape)), delta
 
 
 def can_ghost(encoder: nn.Module, pair: Rows | None = None) -> bool:
@@ -75,9 +110,16 @@ def can_ghost(encoder: nn.Module, pair: Rows | None = None) -> bool:
     >>> can_ghost(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
     False
     """
-    layers = {name for name, _ in _layers(encoder)}
     theta = {name: p.detach() for name, p in trainable(encoder).items()}
-    if not theta or any(name.rpartition(".")[0] not in layers for name in theta):
+    parts = {Bag: ("table",), nn.Linear: ("weight", "bias")}  # a layer's others, of weights made of weights, are not
+    known = {
+        _below(name, part)
+        for name, layer in _layers(encoder)
+        for kind, names in parts.items()
+        if isinstance(layer, kind)
+        for part in names
+    }
+    if not theta or not theta.keys() <= known:
         return False
     if pair is None or len(pair) < 2:
         return True
@@ -154,58 +196,86 @@ def _below(name: str, part: str) -> str:
 
 
 def _squares(layer: _Seen, delta: Tensor, clients: int, theta: Params) -> Tensor:
-    """‖g_i‖² of one layer's parameters, as far as they are trained, [m]."""
+    r"""‖g_i‖² of one layer's parameters, as far as they are trained, [m]; never less than it is.
+
+    Sums of products that cancel lose their digits. A sum of n float32 products of two vectors errs by at most
+    :math:`n u \|a\| \|b\|`, whatever its order (u = 2⁻²³ covers the products too), so that both Grams and the sum
+    over them err by at most
+
+    .. math:: \beta \Big(\sum_j \|a_j\| \|\delta_j\|\Big)^2, \qquad \beta = 2u\,(n_a + n_\delta + r^2)
+
+    for r rows of a client, which is added: a client is cut a little more than it need be, by up to a thousandth.
+    """
     delta = delta.reshape(clients, -1, delta.shape[-1])  # [m, r, out]
-    of_deltas = delta @ delta.mT  # [m, r, r]
-    if isinstance(layer.inputs, SparseRows):
-        return (sparse_grams(layer.inputs, clients) * of_deltas).sum((1, 2))
-    squares = of_deltas.sum((1, 2)) if _below(layer.name, "bias") in theta else of_deltas.new_zeros(clients)
+    of_deltas, count = delta @ delta.mT, delta.shape[1]  # [m, r, r]
+    if isinstance(layer.inputs, _Entries):
+        return _no_less(_grams(layer.inputs, clients, count), of_deltas, layer.inputs.longest + delta.shape[-1])
+    assert isinstance(layer.inputs, Tensor)
+    squares = of_deltas.new_zeros(clients)
+    if _below(layer.name, "bias") in theta:
+        squares = _no_less(torch.ones_like(of_deltas), of_deltas, delta.shape[-1])
     if _below(layer.name, "weight") in theta:
-        a = layer.inputs.reshape(clients, delta.shape[1], -1)
-        squares = squares + ((a @ a.mT) * of_deltas).sum((1, 2))
+        a = layer.inputs.reshape(clients, count, -1)
+        squares = squares + _no_less(a @ a.mT, of_deltas, a.shape[-1] + delta.shape[-1])
     return squares
+
+
+def _no_less(of_inputs: Tensor, of_deltas: Tensor, terms: int) -> Tensor:
+    """Σ_jk of the product of two Grams [m, r, r], and the most that rounding can have taken from it; [m]."""
+    count, exact = of_deltas.shape[1], torch.finfo(of_deltas.dtype)
+    beta = 2 * exact.eps * (terms + count * count)
+    floor = terms * exact.tiny / beta  # products below the smallest number are lost, each by at most that
+    lengths = [(gram.diagonal(dim1=1, dim2=2) + floor).sqrt() for gram in (of_inputs, of_deltas)]
+    most = (lengths[0] * lengths[1]).sum(1)
+    return (of_inputs * of_deltas).sum((1, 2)).clamp_min(0) + beta * most.square()
+
+
+def _entries(x: SparseRows, clients: int) -> _Entries:
+    rows, bits = x.row_of_each, (clients - 1).bit_length()
+    counts = x.starts[:: len(x) // clients].diff()  # of a client
+    of_client = torch.arange(clients, device=x.device).repeat_interleave(counts, output_size=len(x.indices))
+    keys, order = in_order((x.indices.to(torch.int64) << bits) | of_client)
+    return _Entries(keys, bits, rows[order], entry_weights(x)[order], int(x.counts.max()) if len(x) else 0)
 
 
 def sparse_grams(x: SparseRows, clients: int) -> Tensor:
     """x_j · x_k of every two rows of the same client, each row over its sum, [m, b, b]; m · b rows in all.
 
-    Entries are put in the order of (client, feature), and each meets those of its own feature.
-
     >>> from fedaws.sparse import from_dense
     >>> sparse_grams(from_dense(torch.tensor([[1.0, 1.0], [1.0, 0.0]])), 1).tolist()
     [[[0.5, 0.5], [0.5, 1.0]]]
     """
-    row, weights = x.row_of_each, entry_weights(x)
-    per_client = len(x) // clients
-    ordered, order = in_order(row // per_client * x.width + x.indices)
-    grams = weights.new_zeros(len(x), per_client)
-    own = torch.arange(len(x), device=x.device)
-    grams[own, own % per_client] = weights.new_zeros(len(x)).index_add_(0, row, weights.square())
-    # Most features are in one row of a client only, and are done with; the others meet in pairs.
-    again = F.pad(ordered[1:] == ordered[:-1], (1, 1))  # the same as before it; one place longer
-    shared = again[:-1] | again[1:]
-    order, ordered = order[shared], ordered[shared]
-    row, weights = row[order], weights[order]
-    _, group, sizes = ordered.unique_consecutive(return_inverse=True, return_counts=True)
-    partners = sizes[group]  # of each entry, itself among them
-    one = torch.arange(len(row), device=x.device).repeat_interleave(partners)
-    within = torch.arange(len(one), device=x.device) - (partners.cumsum(0) - partners)[one]
-    other = (sizes.cumsum(0) - sizes)[group][one] + within
-    one, other = one[one != other], other[one != other]
-    products = weights[one] * weights[other]
-    grams.view(-1).index_add_(0, row[one] * per_client + row[other] % per_client, products)
-    return grams.view(clients, per_client, per_client)
+    return _grams(_entries(x, clients), clients, len(x) // clients)
+
+
+def _grams(entries: _Entries, clients: int, per_client: int) -> Tensor:
+    """Each entry meets those of its client and feature that stand one place after it, two places, and so on."""
+    keys, rows, weights = entries.keys, entries.rows, entries.weights
+    later = weights.new_zeros(clients * per_client, per_client)
+    first, apart = (keys[1:] == keys[:-1]).nonzero()[:, 0], 1
+    while len(first):
+        other = first + apart
+        place = rows[first] * per_client + rows[other] % per_client
+        later.view(-1).index_add_(0, place, weights[first] * weights[other])
+        apart += 1
+        first = first[: int((first < len(keys) - apart).sum())]  # ascending: the last ones have nobody so far behind
+        first = first[keys[first] == keys[first + apart]]  # whoever has, has had one at every place before
+    later = later.view(clients, per_client, per_client)
+    own = weights.new_zeros(clients * per_client).index_add_(0, rows, weights.square())
+    return later + later.mT + torch.diag_embed(own.view(clients, per_client))
 
 
 def _gradient(layer: _Seen, delta: Tensor, theta: Params) -> Params:
     """Σ_j δ_j a_jᵀ, of scaled δ."""
-    if isinstance(layer.inputs, SparseRows):
-        x, name = layer.inputs, _below(layer.name, "table")
-        return {name: add_up(x.indices, x.row_of_each, delta.contiguous(), entry_weights(x), len(theta[name]))}
+    x = layer.inputs
+    if isinstance(x, _Entries):
+        name = _below(layer.name, "table")
+        return {name: add_up_ordered(x.features, x.rows, delta.contiguous(), x.weights, len(theta[name]))}
+    assert isinstance(x, Tensor)
     flat = delta.reshape(-1, delta.shape[-1])
     found, weight, bias = Params(), _below(layer.name, "weight"), _below(layer.name, "bias")
     if weight in theta:
-        found[weight] = flat.T @ layer.inputs.reshape(len(flat), -1)
+        found[weight] = flat.T @ x.reshape(len(flat), -1)
     if bias in theta:
         found[bias] = flat.sum(0)
     return found

@@ -85,7 +85,7 @@ def noised(
     """The cohort's work as it may be seen: its summed change of θ with noise in *every* coordinate, over `expected`.
 
     The clients' changes are clipped to `clip` and weigh the same. Embedding tables get noise in all their rows: which
-    rows were touched tells of people too. Nobody came: noise alone.
+    rows were touched tells of people too. Nobody came: noise alone. A loss of NaN is of a client that was left out.
     """
     heard, std = len(total.cohort), noise * clip / expected
     delta = Params()
@@ -98,4 +98,4 @@ def noised(
         delta[name] = (
             row_delta(torch.arange(len(change), device=change.device), change, len(change)) if is_table else change
         )
-    return total._replace(delta=delta, loss=total.loss * heard / expected if heard else 0.0)
+    return total._replace(delta=delta, loss=float(total.losses.nansum()) / expected)

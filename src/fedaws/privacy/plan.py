@@ -3,13 +3,22 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaws.privacy.accountant import Cohorts, epsilon, noise_for, noise_to_signal
+from fedaws.errors import FedawsError
+from fedaws.privacy.accountant import (
+    LEAST_NOISE,
+    Cohorts,
+    epsilon,
+    epsilon_if_known,
+    noise_for,
+    noise_to_signal,
+)
 
 
 class Row(NamedTuple):
     """One line of a plan."""
 
     epsilon: float
+    epsilon_if_known: float  # against whoever knows who took part in which round
     noise: float  # multiplier of the clip
     noise_to_signal: float  # length of the noise over the longest mean change of θ
     advice: str
@@ -31,10 +40,17 @@ def plan(
     >>> plan(60, 60, 200, 60**-1.1, AtMost(), 50_000, targets=[8.0])[0].advice
     '60 people at ε = 8: noise 21 × the signal: will not train'
     """
+    for noise in noises:
+        if not noise >= LEAST_NOISE:
+            raise FedawsError(f"noise={noise:g}; wanted at least {LEAST_NOISE:g}: less hides nobody")
     pairs = [(target, noise_for(target, delta, rounds, cohorts)) for target in targets]
     pairs += [(epsilon(noise, delta, rounds, cohorts), noise) for noise in noises]
     ratios = [noise_to_signal(noise, per_round, parameters) for _, noise in pairs]
-    return [Row(e, z, ratio, _advice(people, e, ratio)) for (e, z), ratio in zip(pairs, ratios, strict=True)]
+    known = [epsilon_if_known(noise, delta, rounds, cohorts) for _, noise in pairs]
+    return [
+        Row(e, unhidden, z, ratio, _advice(people, e, ratio))
+        for (e, z), unhidden, ratio in zip(pairs, known, ratios, strict=True)
+    ]
 
 
 def _advice(people: int, eps: float, ratio: float) -> str:

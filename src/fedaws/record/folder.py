@@ -24,6 +24,8 @@ from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
+AUDIT = "audit.json"
+"""What `fedaws audit` found."""
 _KEPT = 2  # checkpoints
 _RANKS = "ranks"  # the folder of what the ranks but the first have written
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
@@ -38,6 +40,7 @@ class PrivacyFacts(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     epsilon: float
+    epsilon_if_known: float | None = None  # against whoever knows who took part in which round
     delta: float
     clip: float
     noise: float  # multiplier of the clip
@@ -125,12 +128,16 @@ class RunFolder:
         """Keep what the run is made with."""
         note_versions(self.path)
 
-    def create(self, cfg: Config) -> None:
-        """Start a run here; refuses a folder that has one."""
+    def check_free(self) -> None:
+        """Refuse a folder that has a run."""
         if self.started:
             raise FedawsError(
                 f"{self.path} already holds a run; add --resume (resume=True) to go on, or choose another folder"
             )
+
+    def create(self, cfg: Config) -> None:
+        """Start a run here; refuses a folder that has one."""
+        self.check_free()
         self.write_new(cfg)
 
     def write_new(self, cfg: Config) -> None:

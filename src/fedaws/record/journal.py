@@ -22,6 +22,10 @@ _ASKED_AGAIN = ("example_shape", "example_dtype", "class_names", "own_encoder", 
 """What must be the same when a run goes on; the weights themselves are in its checkpoint."""
 
 
+_NOT_SHOWN: dict[str, Any] = {"data": None, "loss": 0.0, "loss_sum": 0.0, "loss_rounds": 0, "seconds": 0.0, "parts": {}}
+"""What a model with an ε does not say beside it; a checkpoint, which stays with whoever trains, does."""
+
+
 @dataclass
 class _Sums:
     """What is added up as a run goes on: fields of `Facts`."""
@@ -59,7 +63,7 @@ class Journal:
         folder = self._folder
         if folder is None:
             return state, []
-        going_on = resume and folder.started
+        going_on = self.going_on(resume)
         if going_on:
             same_config(self._cfg, folder.config(), folder.path)
         else:
@@ -79,6 +83,14 @@ class Journal:
                 f"{folder.metrics_file} has lost its rows; delete the newest checkpoint to make them again"
             )
         return state, history
+
+    def going_on(self, resume: bool) -> bool:
+        """Whether there is a run to go on with; refuses one that is not to be resumed."""
+        if self._folder is None:
+            return False
+        if not resume:
+            self._folder.check_free()
+        return self._folder.started
 
     def add(self, loss: float, seconds: float) -> None:
         """Count a round."""
@@ -121,7 +133,12 @@ class Journal:
                 started = time.perf_counter()
                 self._folder.save_details({"round": state.round_num, **examine()})
                 self.spend("evaluation", time.perf_counter() - started)
-            self._folder.save_model(theta, state.W, state.bias, self.facts(state))
+            self._folder.save_model(theta, state.W, state.bias, self.shown_facts(state))
+
+    def shown_facts(self, state: ServerState) -> Facts:
+        """What goes with the model to others: of a private run nothing that was computed from data without noise."""
+        facts = self.facts(state)
+        return facts if facts.privacy is None else facts.model_copy(update=_NOT_SHOWN)
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""

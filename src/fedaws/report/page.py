@@ -13,6 +13,7 @@ from fedaws.errors import FedawsError
 from fedaws.evaluate.catalogue import SUMMARY, duration, format_value, measure_of
 from fedaws.files import write_text
 from fedaws.report import charts, words
+from fedaws.report.audits import audits
 from fedaws.report.classes import class_section, confusion_section, cosine_section, motion_section
 from fedaws.report.collect import Collected, collect
 from fedaws.report.costs import flower, times
@@ -92,6 +93,7 @@ def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
         "confusions": confusion_section(draft),
         "times": times(groups),
         "flower": flower(runs, draft.notices),
+        "audits": audits(runs, draft.notices),
     }
     return sections | {
         "notices": list(dict.fromkeys(map(collected.without_paths, draft.notices)))[:40],

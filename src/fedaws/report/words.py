@@ -147,7 +147,10 @@ def _promise(group: Group) -> str | None:
         return None
     rows = "no class embedding is released" if privacy.rows == "nothing released" else "class embeddings: none"
     cost = f"ε = {privacy.epsilon:.2f} at δ = {privacy.delta:.1e} after {privacy.releases:,} releases"
-    return f"{group.label}: user-level {cost}; it covers θ only ({rows})"
+    known = privacy.epsilon_if_known
+    amplified = known is not None and known != privacy.epsilon
+    against = f", {known:.2f} for whoever knows who took part in which round" if amplified else ""
+    return f"{group.label}: user-level {cost}{against}; it covers θ only ({rows})"
 
 
 def facts(groups: list[Group]) -> list[tuple[str, str]]:

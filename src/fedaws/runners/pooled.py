@@ -29,6 +29,7 @@ from fedaws.data.federated import FederatedData
 from fedaws.machine.blocks import POOLED
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
+from fedaws.privacy.clipping import where_sound
 from fedaws.privacy.ghost import clipped_pass
 from fedaws.runners.chains import Link, chain_gradient, chain_of
 from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
@@ -73,8 +74,8 @@ def pooled(
                 )
             if method.trains_own_row and row_gradient is not None:
                 found = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
-                own = own - factor * cfg.class_lr * found.view_as(own)
-                own = F.normalize(own, dim=-1)
+                moved = F.normalize(own - factor * cfg.class_lr * found.view_as(own), dim=-1)
+                own = moved if cfg.privacy.clip is None else where_sound(risks.isfinite(), moved, own)
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
             shared = (

@@ -10,7 +10,7 @@ from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.threads import Workers, own_copies
-from fedaws.privacy.clipping import clipped
+from fedaws.privacy.clipping import clipped_work
 from fedaws.runners.common import ClientData
 from fedaws.types import Broadcast, RunClients, Update
 
@@ -34,7 +34,7 @@ def serial(
             rows = sent.W[j] if sent.shared is None else sent.shared
             delta, rows, loss = local_update(gradient, cfg, method, sent.theta, rows, steps, factor)
             if cfg.privacy.clip is not None:
-                delta = clipped(delta, factor * cfg.privacy.clip)
+                delta, rows, loss = clipped_work(delta, rows, loss, factor * cfg.privacy.clip, sent.W[j])
             own, shared = (rows[None], None) if sent.shared is None else (sent.W[one], rows)
             return Update(sent.cohort[one], delta, own, clients.weights(sent, one), loss[None], shared)
 

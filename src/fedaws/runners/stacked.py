@@ -12,7 +12,7 @@ from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
 from fedaws.machine.blocks import STACKED
-from fedaws.privacy.clipping import clip_factors, stacked_norms
+from fedaws.privacy.clipping import are_sound, clip_factors, stacked_norms, where_sound
 from fedaws.runners.chains import chain_of, chain_update
 from fedaws.runners.common import ClientData, blocks
 from fedaws.types import Broadcast, RunClients, Update
@@ -40,7 +40,13 @@ def stacked(
             omega = weights / weights.sum()
             kept = omega
             if cfg.privacy.clip is not None:
-                kept = omega * clip_factors(stacked_norms(deltas), factor * cfg.privacy.clip)
+                norms = stacked_norms(deltas)
+                kept = omega * clip_factors(norms, factor * cfg.privacy.clip)
+                sound = are_sound(norms, rows, loss)
+                if not bool(sound.all()):
+                    deltas = {k: where_sound(sound, d, 0.0) for k, d in deltas.items()}
+                    rows, loss = where_sound(sound, rows, sent.W[block]), where_sound(sound, loss, torch.nan)
+                    kept = where_sound(sound, kept, 0.0)
             delta = {k: _mean(kept, d) for k, d in deltas.items()}
             own, shared = (rows, None) if sent.shared is None else (sent.W[block], _mean(omega, rows))
             yield Update(cohort, delta, own, weights, loss, shared)

@@ -1,6 +1,6 @@
 """The privacy of a run: from its settings to the guard of its rounds, and to what may be said of it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,19 @@ from fedaws.core.guard import Guard
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.errors import FedawsError
-from fedaws.privacy.accountant import Cohorts, cohorts_of, default_delta, epsilon, noise_for, noise_to_signal
+from fedaws.privacy.accountant import (
+    Cohorts,
+    check_participations,
+    cohorts_of,
+    default_delta,
+    epsilon,
+    epsilon_if_known,
+    noise_for,
+    noise_to_signal,
+)
 from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, poisson_cohort
 from fedaws.record.folder import PrivacyFacts
-from fedaws.record.ledger import Ledger
+from fedaws.record.ledger import Ledger, Terms
 from fedaws.training.checks import Warn
 from fedaws.types import Params, ServerState
 
@@ -36,6 +45,7 @@ class Protection:
     tables: Collection[str]
     rows: str
     ledger: Ledger
+    warn: Warn
     uniform: Uniform = from_the_system
 
     @property
@@ -60,8 +70,13 @@ class Protection:
         return fixed_cohort(available, self.expected, self.uniform)
 
     def release(self, state: ServerState, total: Aggregate) -> Aggregate:
-        """The cohort's work with noise, counted before it is there."""
-        self.ledger.spend(total.cohort)
+        """The cohort's work with noise, counted before it is there. Whose loss is NaN had a change of zeros."""
+        left_out = int(total.losses.isnan().sum())
+        if left_out and not self.ledger.left_out:
+            self.warn(
+                "a client's change is not finite, and counts as zero; `left_out` in the metrics has how many were"
+            )
+        self.ledger.spend(total.cohort, left_out)
         clip = self.clip * schedule(self.cfg.train, state.round_num)
         return noised(total, state.theta, clip, self.noise, self.expected, self.uniform, self.tables)
 
@@ -81,12 +96,14 @@ class Protection:
 
     def spent(self) -> dict[str, float]:
         """ε so far, for a row of metrics."""
-        return {"dp_epsilon": self._epsilon()}
+        left_out = {"left_out": float(self.ledger.left_out)} if self.ledger.left_out else {}
+        return {"dp_epsilon": self._epsilon(epsilon), **left_out}
 
     def facts(self) -> PrivacyFacts:
         """All that is promised, for the record."""
         return PrivacyFacts(
-            epsilon=self._epsilon(),
+            epsilon=self._epsilon(epsilon),
+            epsilon_if_known=self._epsilon(epsilon_if_known),
             delta=self.delta,
             clip=self.clip,
             noise=self.noise,
@@ -98,11 +115,11 @@ class Protection:
             rows="nothing released" if self.rows in ("fixed", "secret") else "none",
         )
 
-    def _epsilon(self) -> float:
+    def _epsilon(self, of: Callable[[float, float, int, Cohorts], float]) -> float:
         rounds = self.ledger.releases
         if self.ledger.participations is not None:
             rounds = int(self.ledger.participations.max())
-        return epsilon(self.noise, self.delta, rounds, self.cohorts)
+        return of(self.noise, self.delta, rounds, self.cohorts)
 
 
 def protect(
@@ -124,8 +141,9 @@ def protect(
             f"the noise is {ratio:.2g} × as long as the longest change of θ can be: this will not train; more clients, "
             "a larger clients.per_round or fewer parameters help (fedaws privacy plan)"
         )
-    ledger = Ledger(folder, None if privacy.participations is None else people)
-    return Protection(cfg, privacy.clip, noise, delta, people, cohorts, tables, method.rows, ledger)
+    terms = Terms(noise=noise, clip=privacy.clip, delta=delta, people=people, cohorts=cohorts.in_words)
+    ledger = Ledger(folder, terms, limited=privacy.participations is not None)
+    return Protection(cfg, privacy.clip, noise, delta, people, cohorts, tables, method.rows, ledger, warn)
 
 
 def _expected(cfg: Config, people: int) -> int:
@@ -143,9 +161,4 @@ def _check_promise(cfg: Config, method: Method, people: int) -> None:
     if method.weighting or method.last_step:
         what = "weighs clients by their losses" if method.weighting else "ends with sums of embeddings without noise"
         raise FedawsError(f"{name} {what}: no ε holds; set method=fixed-spread or positive-only")
-    limit, expected, rounds = cfg.privacy.participations, _expected(cfg, people), cfg.train.rounds
-    if limit is not None and rounds * expected > limit * people:
-        raise FedawsError(
-            f"privacy.participations={limit} of {people} clients are {limit * people:,} in all, and {rounds} rounds of "
-            f"{expected} need {rounds * expected:,}; set train.rounds to {limit * people // expected} or raise it"
-        )
+    check_participations(people, _expected(cfg, people), cfg.train.rounds, cfg.privacy.participations)

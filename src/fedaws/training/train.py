@@ -36,7 +36,7 @@ from fedaws.models import (
 )
 from fedaws.ranks import Ranks, Together, check_ranks, current_ranks
 from fedaws.record.folder import Facts, RunFolder
-from fedaws.record.journal import Journal
+from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
 from fedaws.training.checks import check_setup
@@ -106,6 +106,7 @@ def train(
     data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
     method = guarded(method, cfg) if method else method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
+    _check_start(cfg, begun_with)
     weights = None if begun_with is None else weights_of(begun_with)
     if weights is not None:
         begin_with(encoder, weights, reporter.on_warning)
@@ -140,9 +141,7 @@ def train(
         )
         journal = Journal(cfg, facts, None if place is None else parts.folder(place), **told)
         with journal.held():
-            state, history = journal.open(parts.first, resume)
-            if private is not None:
-                private.ledger.open(state.round_num)
+            state, history = _opened(journal, parts.first, resume, private)
             session = Session(
                 cfg,
                 method,
@@ -158,7 +157,20 @@ def train(
             state = _loop(cfg, method, data, state, session, parts.run_clients, last_step, ask, private)
             model = session.finish(state)
     set_weights(encoder, model.theta)
-    return Run(cfg, model, journal.facts(state), session.history, data, place)
+    return Run(cfg, model, journal.shown_facts(state), session.history, data, place)
+
+
+def _opened(
+    journal: Journal, first: ServerState, resume: bool, private: Protection | None
+) -> tuple[ServerState, list[Metrics]]:
+    """Where to start from. What was spent is read, or that nothing was is written, before there is a run to resume."""
+    if private is None:
+        return journal.open(first, resume)
+    begun = journal.going_on(resume)
+    private.ledger.open(begun)
+    state, history = journal.open(first, resume)
+    private.ledger.check(state.round_num)
+    return state, history
 
 
 class _Parts(NamedTuple):
@@ -224,6 +236,15 @@ def _checked(config: Any, data: Any, encoder: Any, method: Any) -> Config:
             raise FedawsError(f"{name} is a {type(value).__name__}; wanted {fix}")
     cfg = config or Config()
     return cfg if method is None else named_after(method, cfg)
+
+
+def _check_start(cfg: Config, start: Start | None) -> None:
+    """Weights that have seen the same people have spent on them what no ledger here tells of."""
+    if start is not None and cfg.privacy.noisy and not cfg.privacy.public_start:
+        raise FedawsError(
+            "start: what weights cost the people that they were trained on is not counted here, so ε would be too "
+            "small; begin at random, or set privacy.public_start=true if they have seen none of these people"
+        )
 
 
 def _as_given(cfg: Config, own_data: bool, own_encoder: bool) -> Config:
