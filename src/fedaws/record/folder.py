@@ -23,7 +23,7 @@ PARTICIPANTS = "participants.jsonl"
 _KEPT = 2  # checkpoints
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
 _NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
-_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
+_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average", "best")
 """The mappings of a state that are saved, each under its name."""
 
 

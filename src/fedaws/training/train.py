@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
-from fedaws.training.checks import check_setup
+from fedaws.training.checks import check_setup, check_stop
 from fedaws.training.protection import Protection, protect
 from fedaws.training.run import Run, dtype_name
-from fedaws.training.session import Reporter, Session
+from fedaws.training.session import Reporter, Session, nothing_kept
 from fedaws.training.warm_start import Start, begin_with, digest, weights_of
 from fedaws.types import AskSums, Broadcast, ClassFacts, Params, RunClients, ServerState, Update
 
@@ -124,13 +125,16 @@ def train(
     private = protect(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
     )
-    told = {} if private is None else {"privacy": private.facts}
-    journal = Journal(cfg, facts, None if place is None else RunFolder(place), **told)
+    promise = {} if private is None else {"privacy": private.facts}
+    journal = Journal(cfg, facts, None if place is None else RunFolder(place), **promise)
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
         run_clients, ask = make_runner(cfg, method, data, encoder), ask_sums(encoder, data)
         last_step = make_last_step(cfg, method)
         first = initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask)
+        if cfg.train.stop_on == "strangers":
+            check_stop(cfg, data, last_step)
+            first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
         with journal.held():
             state, history = journal.open(first, resume)
             if private is not None:
@@ -146,11 +150,13 @@ def train(
                 measures=measures or {},
                 history=history,
                 spent=dict if private is None else private.spent,
+                strangers=data.apart,
+                best=state.best,
             )
             state = _loop(cfg, method, data, state, session, run_clients, last_step, ask, private)
-            model = session.finish(state)
+            model, told = session.finish(state)
     set_weights(encoder, model.theta)
-    return Run(cfg, model, journal.facts(state), session.history, data, place)
+    return Run(cfg, model, told, session.history, data, place)
 
 
 def initial_state(
@@ -205,8 +211,8 @@ def _loop(
     guard = None if private is None else private.guard
     run_clients = _timed(run_clients, session)
     available, counts = data.available, data.num_examples
-    session.reporter.on_start(state.round_num, cfg.train.rounds)
-    while state.round_num < cfg.train.rounds:
+    session.reporter.on_start(cfg.train.rounds if session.over else state.round_num, cfg.train.rounds)
+    while state.round_num < cfg.train.rounds and not session.over:
         # A generator of its own for every round: nothing random needs to be saved.
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
         if private is not None and private.spent_all:
