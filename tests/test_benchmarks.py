@@ -1,15 +1,18 @@
 """The pages that benchmarks write are made from their data."""
 
 import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import fedaws
 from fedaws.data.sources.xc_text import read_text
 from fedaws.sparse import SparseRows, from_lists
 
@@ -19,6 +22,19 @@ NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods"
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 grouped = importlib.import_module("grouped")
 sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def _people() -> Any:
+    """By its place: a folder of tests has the same name."""
+    spec = importlib.util.spec_from_file_location("people_benchmark", ROOT / "benchmarks/people.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+people = _people()
 
 competitors, methods = MODULES["competitors"], MODULES["methods"]
 
@@ -136,3 +152,26 @@ def test_omniglot_is_read_from_the_publishers_folders(tmp_path: Path) -> None:
     assert arrays["y"].tolist() == [0, 1, 2]
     assert arrays["drawer"].tolist() == [1, 0, 19]
     assert arrays["alphabet"].tolist() == ["Greek", "Greek", "Latin"]
+
+
+def test_every_method_draws_what_it_shares_alike_and_begins_with_the_sets_own() -> None:
+    for number in range(1, 8):
+        draws = [people.drawn(method, number) for method in people.METHODS if method != "feduv"]
+        for key in people.SHARED:
+            assert len({str(draw[key]) for draw in draws}) == 1
+    assert people.drawn("softmax", 0) == {}
+
+
+def test_test_people_never_train_nor_choose_and_held_out_people_never_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.repeat(np.arange(12), 8)
+    x = y[:, None].astype(np.float32)
+    few = people.People(x, y, np.arange(96) % 8 == 0, tuple("abcdefghijkl"), np.arange(12), (np.array([0, 5, 7]),))
+    monkeypatch.setitem(people.SETS, "few", people.Set("", lambda: few, fedaws.Config(), 1, 1, 1, 1))
+    all_of_them = set("abcdefghijkl")
+    for fold in (0, 1, 2, None):
+        data = people.federation("few", 0, fold)
+        assert data.test_strangers.names == ("a", "f", "h")
+        chosen = set() if fold is None else set(data.strangers.names)
+        assert len(chosen) == (0 if fold is None else 3)
+        assert set(data.class_names) == all_of_them - {"a", "f", "h"} - chosen
+        assert float(data.x.mean()) == pytest.approx(0, abs=1e-5)  # centred by those who train alone

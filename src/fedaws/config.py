@@ -52,6 +52,8 @@ Option = (
     | Annotated[str, Field(strict=True, max_length=1000)]
 )
 
+Apart = NonNegative | Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=100_000)]
+
 OptimizerName = Literal["sgd", "adagrad", "adam"]
 ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
 ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "own"]
@@ -105,6 +107,15 @@ class DataConfig(_Told):
     """Fraction (below 1) or number of training examples to test on in place of the test set."""
     held_out_labels: Literal["all", "one"] = "all"
     """Sparse data: rows held out by `validation` have all their labels, or the one drawn that a client would know."""
+    strangers: Apart = 0.0
+    """Classes without a client, to choose by: a share (below 1), a number, or a list of names (`*` stands for any
+    letters); never in training, in W or in precision@k (docs/people.md)."""
+    test_strangers: Apart = 0.0
+    """Others, for the final figure alone: measured once, at the end."""
+    strangers_seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
+    """Which are drawn; the same for every `seed`."""
+    enroll: Count = 5
+    """Examples that enrol a stranger, the first ones; the others are tested."""
     classes: Several = 100
     """`synthetic`: number of classes."""
     features: Count = 32
@@ -292,6 +303,10 @@ class TrainConfig(_Told):
     """Rounds over which the step size rises to its full value."""
     sizes: Annotated[tuple[tuple[Fraction, Side], ...], Field(max_length=100)] = ()
     """Pairs [start, size]: from this part of the rounds on, images of this size."""
+    stop_on: Literal["none", "strangers"] = "none"
+    """`strangers`: the model that is kept is that of the measured round with their lowest EER, not of the last."""
+    patience: Count | None = None
+    """`stop_on`: after so many measurements without a lower one training ends; none: it runs all its rounds."""
     evaluate_every: Count = 25
     """Rounds between measurements."""
     checkpoint_every: Count = 100
@@ -379,7 +394,7 @@ class Config(_Told):
                 f"spread.candidates={spread.candidates} has no effect on all pairs; "
                 "set spread.neighbors to mine among them"
             )
-        _refuse_idle(self, ("server.optimizer", "clients.optimizer"))
+        _refuse_idle(self, ("server.optimizer", "clients.optimizer", "train.stop_on"))
         _check_privacy(self)
         return self
 
@@ -631,6 +646,7 @@ _EFFECTS = (
     # settings of one table, what decides whether they have an effect, and the values with which they have
     ("server.momentum", "server.optimizer", ("sgd", "muon")),
     ("clients.momentum", "clients.optimizer", ("sgd",)),
+    ("train.patience", "train.stop_on", ("strangers",)),
     ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
     ("data.like scale", "data.name", ("xc-synthetic",)),
     ("data.drop every_label test_examples held_out_labels", "data.name", SPARSE),
@@ -650,6 +666,10 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
     `own_data` and `own_encoder` were given in Python, whatever the settings name.
     """
     _refuse_idle(cfg, [name for name, own in (("data.name", own_data), ("model.name", own_encoder)) if not own])
+    if own_data and (cfg.data.strangers or cfg.data.test_strangers):
+        raise FedawsError(
+            "data.strangers and data.test_strangers have no effect on data that are given; give them to from_arrays"
+        )
     if cfg.model.residual and not cfg.model.hidden and not own_encoder:
         raise FedawsError(
             "model.residual=true has no effect on model.hidden=[]; set model.residual=false or add a layer"

@@ -26,6 +26,7 @@ Word = Literal[
     "newcomer",
     "one label",
     "round",
+    "strangers",
     "synthetic",
     "validation",
     "xctest",

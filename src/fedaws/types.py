@@ -28,6 +28,7 @@ class ServerState:
     spread: Memory = field(default_factory=dict)  # of the method's way of spreading
     weighting: Memory = field(default_factory=dict)  # of the method's weights of clients
     average: Params = field(default_factory=dict)  # the exponential average of θ, if there is one
+    best: Memory = field(default_factory=dict)  # the model to be kept, if not the last: of the lowest strangers' EER
     bias: Tensor | None = None  # [C] added to the classes' scores, after a last step that gives one
     loss: float = float("nan")  # the last cohort's mean loss
 

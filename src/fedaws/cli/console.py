@@ -94,7 +94,11 @@ class _Pace:
         rate, figures = _rate(metrics), _figures(metrics, metrics["loss"])
         line = f"{self.label}  round {done}/{self.total}  {rate:.3g} rounds/s  {figures}"
         left = (self.total - done) * self.seconds / max(done - self.first, 1)
-        return line if done == self.total else f"{line}  {left:.0f} s left"
+        return line if self.ended(metrics) else f"{line}  {left:.0f} s left"
+
+    def ended(self, metrics: dict[str, Any]) -> bool:
+        """Whether these are the last: of all rounds, or of the model that is kept."""
+        return metrics["round"] == self.total or "kept_round" in metrics
 
 
 def _rate(metrics: dict[str, Any]) -> float:
@@ -128,7 +132,7 @@ def _bar_reporter(bar: Progress, label: str, stop: Stop) -> "Reporter":
         rate = _rate(metrics)
         text = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
         bar.update(task, completed=metrics["round"], rate=text, figures=_figures(latest, metrics["loss"]))
-        if metrics["round"] == pace.total:
+        if pace.ended(metrics):
             bar.update(task, visible=False)
             say(pace.line(metrics))
 
@@ -143,7 +147,7 @@ def _line_reporter(label: str, stop: Stop) -> "Reporter":
 
     def on_metrics(metrics: dict[str, Any]) -> None:
         nonlocal printed
-        if pace.seconds - printed < 2 and metrics["round"] < pace.total:  # a log wants few lines
+        if pace.seconds - printed < 2 and not pace.ended(metrics):  # a log wants few lines
             return
         printed = pace.seconds
         say(pace.line(metrics))
@@ -155,6 +159,10 @@ def _figures(metrics: dict[str, Any], loss: float) -> str:
     figures = f"loss {loss:.3g}"
     if "precision@1" in metrics:
         figures += f"  P@1 {100 * metrics['precision@1']:.1f} %  max cos {metrics['max_cosine']:+.2f}"
+    if "strangers_eer" in metrics:
+        figures += f"  EER {100 * metrics['strangers_eer']:.1f} %"
+    if "kept_round" in metrics:
+        figures += f"  kept: round {metrics['kept_round']}"
     if "dp_epsilon" in metrics:
         figures += f"  ε {metrics['dp_epsilon']:.2f}"
     return figures

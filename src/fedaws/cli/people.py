@@ -11,6 +11,7 @@ from fedaws.cli.tables import text_table
 from fedaws.errors import FedawsError
 
 if TYPE_CHECKING:
+    from fedaws.data.strangers import Part
     from fedaws.evaluate.error_rates import Comparisons, Threshold
     from fedaws.evaluate.trials import Scored
     from fedaws.people.gallery import Gallery
@@ -124,16 +125,19 @@ def trials_command(
         Path, typer.Argument(metavar="RUN|EXPORTED|SCORES", help="A model's folder, or a file of scores of the list.")
     ],
     trials: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="LIST",
-            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y.",
+            metavar="[LIST]",
+            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y; "
+            "by default the run's own strangers.",
         ),
-    ],
+    ] = None,
     files: Annotated[
         Path | None, typer.Option(help="The folder of the list's files; the list's own by default.")
     ] = None,
-    enroll: Annotated[int, typer.Option(min=1, help="With .npz: examples that enrol a person, the first ones.")] = 5,
+    enroll: Annotated[
+        int | None, typer.Option(min=1, help="Examples that enrol a person, the first ones; 5, or as the run has it.")
+    ] = None,
     far: Annotated[float | None, typer.Option(help="Also the threshold for this false acceptance rate.")] = None,
     frr: Annotated[float | None, typer.Option(help="Or for this false rejection rate.")] = None,
     p_target: Annotated[float, typer.Option(help="Of minDCF.")] = 0.01,
@@ -143,27 +147,34 @@ def trials_command(
 ) -> None:
     """Measure error rates on people who took no part in training, with intervals over people."""
     with user_errors():
-        from fedaws.evaluate.error_rates import min_cllr, threshold_for
+        from fedaws.evaluate.error_rates import min_cllr
         from fedaws.evaluate.trials import write_scores
+        from fedaws.people.strangers import final, threshold_among
 
-        if trials.suffix.lower() == ".npz":
-            if out is not None:
-                raise FedawsError("--out writes the scores of a list; an .npz has no names for them")
-            found, sure = _compared_all(source, trials, enroll), True
+        if out is not None and (trials is None or trials.suffix.lower() == ".npz"):
+            raise FedawsError("--out writes the scores of a list; an .npz and a run's strangers have no names for them")
+        sure, parts = True, dict["Part", "Comparisons"]()
+        if trials is None:
+            parts = _of_the_run(source, enroll)
+        elif trials.suffix.lower() == ".npz":
+            parts["strangers"] = _compared_all(source, trials, enroll or 5)
         else:
             scores = _scored(source, trials, files or trials.parent)
-            found, sure = _compared(scores)
+            parts["strangers"], sure = _compared(scores)
             if out is not None:
                 write_scores(out, scores)
+        part, found = final(parts)
         measured = _figures(found, sure, far, p_target, draws)
         told: dict[str, Any] = {"targets": len(found.targets), "nontargets": len(found.nontargets), **measured}
+        if trials is None:
+            told["people"] = part
         told["min_cllr"] = {"value": min_cllr(found.targets, found.nontargets), "low": None, "high": None}
         if far is not None or frr is not None:
             if not sure:
                 raise FedawsError(
                     "a threshold is measured over people; name examples person/file, of five people or more"
                 )
-            told["threshold"] = _threshold_dict(threshold_for(found, far=far, frr=frr, draws=draws))
+            told["threshold"] = _threshold_dict(threshold_among(parts, far=far, frr=frr, draws=draws))
         print_json(told) if json else _show(told)
 
 
@@ -174,6 +185,8 @@ def export_command(
     thresholds: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="What `fedaws trials … --far … --json` printed.")
     ] = None,
+    far: Annotated[float | None, typer.Option(help="A threshold for this FAR, by the run's own strangers.")] = None,
+    frr: Annotated[float | None, typer.Option(help="Or for this FRR.")] = None,
     with_rows: Annotated[
         bool, typer.Option("--with-rows", help="Also the rows of W, as enrolled people: templates of everybody.")
     ] = False,
@@ -186,8 +199,14 @@ def export_command(
         from fedaws.people.export import export, read_threshold
         from fedaws.training.run import load
 
+        if thresholds is not None and (far is not None or frr is not None):
+            raise FedawsError("--thresholds has been measured, --far and --frr are to be; give one of them")
         threshold = None if thresholds is None else read_threshold(thresholds)
         loaded = load(run)
+        if far is not None or frr is not None:
+            from fedaws.people.strangers import run_threshold
+
+            threshold = run_threshold(loaded, far=far, frr=frr)
         folder = export(loaded, out, quantize="int8" if quantize else None, threshold=threshold, with_rows=with_rows)
         size = (folder / "encoder.onnx").stat().st_size
         if json:
@@ -215,6 +234,17 @@ def _compared_all(source: Path, path: Path, enroll: int) -> "Comparisons":
 
     x, people = read_people(path)
     return comparisons(embeddings_of(load_model(source), x), people, enroll)
+
+
+def _of_the_run(source: Path, enroll: int | None) -> "dict[Part, Comparisons]":
+    from fedaws.people.inputs import load_model
+    from fedaws.people.strangers import run_comparisons
+    from fedaws.training.run import Run
+
+    model = load_model(source)
+    if not isinstance(model, Run):
+        raise FedawsError(f"{source} is an exported model, which has no strangers; give people who took no part")
+    return run_comparisons(model, enroll)
 
 
 def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":
@@ -283,7 +313,8 @@ def _show(told: dict[str, Any]) -> None:
         rows += [(f"FAR at {threshold['threshold']:.4f}", *_cells(threshold["far"]))]
         rows += [(f"FRR at {threshold['threshold']:.4f}", *_cells(threshold["frr"]))]
     console.out.print(text_table(["", "measured", "95 % interval over people"], rows))
-    print(f"{told['targets']:,} comparisons of one person, {told['nontargets']:,} of two")
+    whose = f", of the run's {told['people'].replace('_', ' ')}" if "people" in told else ""
+    print(f"{told['targets']:,} comparisons of one person, {told['nontargets']:,} of two{whose}")
     if threshold:
         print(f"threshold {threshold['threshold']:.6f}")
 

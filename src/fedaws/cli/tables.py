@@ -21,15 +21,16 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 def comparison_table(summary: dict[str, Any], title: str) -> Table:
     """A table like the paper's: a row per method, mean ± standard deviation over the seeds."""
     from fedaws.core.methods import role_of
-    from fedaws.evaluate.catalogue import SUMMARY, format_mean, measure_of
+    from fedaws.evaluate.catalogue import OPEN_SET, SUMMARY, format_mean, measure_of
 
+    shown = [*SUMMARY, *(key for key in OPEN_SET if all(key in each for each in summary["methods"].values()))]
     seeds = summary["seeds"]
     caption = f"mean ± standard deviation over {seeds} {'seeds' if seeds > 1 else 'seed'}"
     table = Table("method", "", title=escape(title), caption=caption)
-    for key in SUMMARY:
+    for key in shown:
         table.add_column(measure_of(key).short, justify="right")
     for method, measures in summary["methods"].items():
-        figures = [(measures[key], measure_of(key).form) for key in SUMMARY]
+        figures = [(measures[key], measure_of(key).form) for key in shown]
         table.add_row(method, role_of(method), *(format_mean(v["mean"], v["std"], form) for v, form in figures))
     return table
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaws.data.strangers import Part, Strangers, Wanted, draw_strangers, renumbered
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.sparse import Rows, SparseRows, starts_of
@@ -37,6 +38,8 @@ class FederatedData:
     label_weights: Tensor | None = None  # [classes] 1 / propensity of a label, for label sets
     tested_on: TestedOn = "test"  # what x_test is: examples of its own, held out of the training ones, or these again
     class_facts: ClassFacts | None = None  # what the server may know of the classes
+    strangers: Strangers | None = None  # classes without a client, to choose by
+    test_strangers: Strangers | None = None  # and others, for the final figure alone
     first_client: int = 0  # the number from which the first client here draws its batches: a node has only itself
 
     @property
@@ -54,12 +57,19 @@ class FederatedData:
         """The clients that have examples."""
         return self.num_examples.nonzero().squeeze(1)
 
+    @property
+    def apart(self) -> dict[Part, Strangers]:
+        """The classes without a client, by what they are for."""
+        parts: dict[Part, Strangers | None] = {"strangers": self.strangers, "test_strangers": self.test_strangers}
+        return {part: strangers for part, strangers in parts.items() if strangers is not None}
+
     def digest(self) -> str:
         """What tells these training examples from others: a hash of who has which, and of their numbers, or some."""
         total = hashlib.sha256()
         numbers = self.x if isinstance(self.x, Tensor) else self.x.indices
         step = max(1, numbers.nbytes // _MOST_HASHED)
-        for part in (self.y, self.starts, numbers[::step]):
+        strangers = (part for each in self.apart.values() for part in (each.people, each.x))
+        for part in (self.y, self.starts, numbers[::step], *strangers):
             total.update(part.detach().cpu().contiguous().numpy().tobytes())
         return total.hexdigest()[:16]
 
@@ -72,7 +82,9 @@ class FederatedData:
     def to(self, device: torch.device) -> "FederatedData":
         """The same data on a device."""
         moved: dict[str, Any] = {
-            k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | SparseRows | ClassFacts)
+            k: v.to(device)
+            for k, v in vars(self).items()
+            if isinstance(v, Tensor | SparseRows | ClassFacts | Strangers)
         }
         return replace(self, **moved)
 
@@ -89,6 +101,9 @@ def from_arrays(
     validation: float = 0.0,
     class_names: Sequence[str] | None = None,
     class_features: Any = None,
+    strangers: Wanted = 0.0,
+    test_strangers: Wanted = 0.0,
+    strangers_seed: int = 0,
     seed: int = 0,
 ) -> FederatedData:
     """A federation from arrays (NumPy or torch): x [N, …] and integer labels y [N], and the same for testing.
@@ -97,6 +112,11 @@ def from_arrays(
     the training examples away and tests on them instead, for tuning; `tested_on` of the result says which it was.
     `num_classes` beyond what the labels show gives the other classes a row of W that is never trained. `class_features`
     [classes, f] is what the server may know of the classes, for methods that make rows of it.
+
+    `strangers` are classes without a client, to choose by: a share (< 1), a number (≥ 1), or a list of names, in which
+    * and ? stand for any letters; a class without a name goes by its number. `test_strangers` are others, for the final
+    figure alone. Both keep all of their examples, the others are numbered anew, in their order. Which are drawn
+    `strangers_seed` says, and not `seed`.
 
     >>> data = from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1])
     >>> data.num_examples.tolist()
@@ -115,6 +135,21 @@ def from_arrays(
         raise FedawsError(f"x has examples of {kind}, x_test of {test_kind}; make them equal")
     classes = _count_classes(labels, test_labels, num_classes)
     names = checked_names(class_names, classes)
+    facts = None if class_features is None else _class_features(class_features, classes)
+    called = names or tuple(map(str, range(classes)))
+    there = labels.unique().tolist()
+    drawn = draw_strangers(there, called, strangers, test_strangers, strangers_seed)
+    apart = dict[Part, Strangers | None]()
+    away = [number for numbers in drawn.values() for number in numbers]
+    if away:
+        sources = [(features, labels)] if x_test is None else [(features, labels), (test_features, test_labels)]
+        apart = {part: _strangers(sources, numbers, called) for part, numbers in drawn.items()}
+        number = renumbered(classes, away)
+        features, labels = _of_clients(features, number[labels])
+        test_features, test_labels = _of_clients(test_features, number[test_labels])
+        classes -= len(away)
+        names = names and tuple(name for name, stays in zip(names, number >= 0, strict=True) if stays)
+        facts = None if facts is None else facts[number >= 0]
     if validation:
         keep, held_out = hold_out(len(labels), validation, seed)
         test_features, test_labels = features[held_out], labels[held_out]
@@ -133,8 +168,28 @@ def from_arrays(
         y_test=test_labels,
         class_names=names,
         tested_on=tested_on,
-        class_facts=None if class_features is None else ClassFacts(features=_class_features(class_features, classes)),
+        class_facts=None if facts is None else ClassFacts(features=facts),
+        strangers=apart.get("strangers"),
+        test_strangers=apart.get("test_strangers"),
     )
+
+
+def _strangers(
+    sources: Sequence[tuple[Tensor, Tensor]], numbers: Sequence[int], names: Sequence[str]
+) -> Strangers | None:
+    """The examples of these classes out of all (x, y)."""
+    if not numbers:
+        return None
+    picked = [(x, y, torch.isin(y, torch.tensor(numbers))) for x, y in sources]
+    x = torch.cat([x[rows] for x, _, rows in picked])
+    people = torch.cat([y[rows] for _, y, rows in picked])
+    return Strangers(_channels_last(x), people, tuple(names[number] for number in numbers))
+
+
+def _of_clients(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the rows of strangers, whose label is −1."""
+    stays = y >= 0
+    return x[stays], y[stays]
 
 
 def checked_names(names: Sequence[str] | None, classes: int) -> tuple[str, ...] | None:

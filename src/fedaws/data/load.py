@@ -44,6 +44,9 @@ def load_data(cfg: Config, classes_per_client: int = 1, cooccurrence: bool = Fal
             classes_per_client=data.classes_per_client or classes_per_client,
             validation=data.validation,
             class_names=names,
+            strangers=data.strangers,
+            test_strangers=data.test_strangers,
+            strangers_seed=data.strangers_seed,
             seed=cfg.seed,
         )
 
@@ -54,7 +57,7 @@ def _named_as_settings() -> Iterator[None]:
     try:
         yield
     except FedawsError as error:
-        arguments = r"\b(num_classes|validation|clients_per_class|classes_per_client)\b"
+        arguments = r"\b(num_classes|validation|clients_per_class|classes_per_client|(test_)?strangers(?=[=:;]))\b"
         raise FedawsError(re.sub(arguments, r"data.\1", str(error))) from None
 
 
@@ -64,6 +67,8 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
         raise FedawsError(
             f"data.num_classes={data.num_classes}: {data.name} says itself how many there are; leave it out"
         )
+    if data.strangers or data.test_strangers:
+        raise FedawsError(f"data.strangers: {data.name} has sets of labels, and no classes alone; set it to 0")
     train, test = _splits(cfg)
     with _named_as_settings():
         return from_sparse(

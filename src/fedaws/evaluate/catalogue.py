@@ -46,6 +46,14 @@ _MEASURES = (
     _precision(1, "Share of {examples} whose best class is right.", high=1.0),
     _precision(3, "At most a third where every example has one label."),
     _precision(5, "At most a fifth where every example has one label."),
+    Measure("strangers_eer", "Strangers: equal error rate", "Of people who took no part, to choose by.",
+            "percent", "lower", 0.0, short="strangers' EER"),
+    Measure("strangers_frr", "Strangers: FRR at FAR 1 %", "Of people who took no part, to choose by.",
+            "percent", "lower", 0.0, short="strangers' FRR at FAR 1 %"),
+    Measure("test_strangers_eer", "Test strangers: equal error rate", "Of others who took no part; nothing is chosen "
+            "by them.", "percent", "lower", 0.0, short="test strangers' EER"),
+    Measure("test_strangers_frr", "Test strangers: FRR at FAR 1 %", "Of others who took no part; nothing is chosen by "
+            "them.", "percent", "lower", 0.0, short="test strangers' FRR at FAR 1 %"),
     _propensity_scored(1),
     _propensity_scored(3),
     _propensity_scored(5),
@@ -78,10 +86,13 @@ CATALOGUE: dict[str, Measure] = {measure.key: measure for measure in _MEASURES}
 """All measures of the package by their keys, in the order in which people read them."""
 
 SUMMARY = ("precision@1", "max_cosine", "min_separation")
-"""What a method is summed up by."""
+"""What a method is summed up by, and"""
 
-BOOKKEEPING = {"round", "seconds", "replies", "rejected", "largest_change", "round_seconds", "import_seconds",
-               "compute_seconds", "server_seconds", "left_out"}  # fmt: skip
+OPEN_SET = ("strangers_eer", "test_strangers_eer")
+"""where there are strangers, by these."""
+
+BOOKKEEPING = {"round", "kept_round", "seconds", "replies", "rejected", "largest_change", "round_seconds",
+               "import_seconds", "compute_seconds", "server_seconds", "left_out"}  # fmt: skip
 """Columns of metrics.jsonl that measure no model."""
 
 

@@ -367,9 +367,19 @@ class Threshold(NamedTuple):
 
 
 def threshold_for(
-    found: Comparisons, *, far: float | None = None, frr: float | None = None, draws: int = 1000, seed: int = 0
+    found: Comparisons,
+    *,
+    far: float | None = None,
+    frr: float | None = None,
+    tested: Comparisons | None = None,
+    draws: int = 1000,
+    seed: int = 0,
 ) -> Threshold:
-    """The threshold for a wanted FAR or FRR on these comparisons, with the rates there and their intervals."""
+    """The threshold for a wanted FAR or FRR on these comparisons, with the rates there and their intervals.
+
+    With `tested`, of others than those by whom the threshold was found, the rates are theirs: what it gives on people
+    whom nothing was fitted to.
+    """
     if (far is None) == (frr is None):
         raise FedawsError(f"far={far}, frr={frr}; wanted one of them: the other follows")
     if far is not None:
@@ -380,7 +390,8 @@ def threshold_for(
         "far": lambda own, others: rates_at(own, others, threshold)[0],
         "frr": lambda own, others: rates_at(own, others, threshold)[1],
     }
-    return Threshold(threshold, **figures(found, at, draws=draws, seed=seed), people=found.num_people)
+    shown = tested or found
+    return Threshold(threshold, **figures(shown, at, draws=draws, seed=seed), people=shown.num_people)
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Protocol
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedaws.data.strangers import Part
 from fedaws.errors import FedawsError
 from fedaws.files import checked, read_toml, write_text
 
@@ -59,6 +60,8 @@ class _File(BaseModel):
     example_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...]
     example_dtype: Literal["float32", "uint8"] = "float32"
     test: str | None = None  # an .npz with x and y, beside this file; without it nothing but the loss is measured
+    strangers: str | None = None  # the same of people without a node, to choose by
+    test_strangers: str | None = None  # and of others, for the final figure
     sums: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None  # the name under which nodes give secure sums
     nodes: dict[str, _Node]
 
@@ -74,6 +77,7 @@ class Federation:
     test: Path | None = None
     sums: str | None = None
     stamp: tuple[int, ...] | None = None  # of the file as it was read
+    apart: Mapping[Part, Path] = field(default_factory=dict)  # the files of people who have no node
     _by_name: dict[str, Member] = field(init=False, repr=False, compare=False)
     _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
@@ -161,7 +165,9 @@ def read_federation(path: Path) -> Federation:
     nodes = enumerate(file.nodes.items())
     members = (Member(i, n.class_id, name, n.public_key, n.removed, n.class_name, n.sums_key) for i, (name, n) in nodes)
     test = None if file.test is None else path.parent / file.test
-    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test, file.sums, stamp)
+    parts: dict[Part, str | None] = {"strangers": file.strangers, "test_strangers": file.test_strangers}
+    apart = {part: path.parent / name for part, name in parts.items() if name is not None}
+    return Federation(tuple(members), path, file.example_shape, file.example_dtype, test, file.sums, stamp, apart)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
@@ -180,6 +186,7 @@ def write_federation(
     example_dtype: str,
     test: str | None,
     sums: str | None = None,
+    apart: Mapping[Part, str] | None = None,
 ) -> None:
     """The same, written."""
     tree: dict[str, Any] = {"example_shape": list(example_shape), "example_dtype": example_dtype}
@@ -187,6 +194,7 @@ def write_federation(
         tree["test"] = test
     if sums is not None:
         tree["sums"] = sums
+    tree.update((str(part), name) for part, name in (apart or {}).items())
     keys = ("public_key", "removed", "class_name", "sums_key")
     tree["nodes"] = {m.name: {"class": m.class_id} | {k: v for k in keys if (v := getattr(m, k))} for m in members}
     note = (

@@ -22,8 +22,10 @@ from fedaws.core.start import start_state
 from fedaws.data import FederatedData
 from fedaws.data.federated import as_features, as_labels
 from fedaws.data.sources.npz import read_npz
+from fedaws.data.strangers import PARTS, Part, Strangers
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet
+from fedaws.evaluate.strangers import check_strangers
 from fedaws.files import append_line, write_text
 from fedaws.flower import wire
 from fedaws.flower.federation import Federation, Member, read_federation
@@ -61,7 +63,9 @@ def main(grid: Grid, context: Context) -> None:
     """Train over the nodes of the grid until the last round, from the last checkpoint if there is one."""
     settings = run_settings(context.run_config)
     cfg = settings.loaded()
-    federation, test = _claimed(settings, cfg) if settings.trust_claims else _registered(settings)
+    federation, test, apart = _claimed(settings, cfg) if settings.trust_claims else _registered(settings, cfg)
+    for part, strangers in apart.items():
+        check_strangers(part, strangers, cfg.data.enroll)
     encoder = build_encoder(cfg.model, federation.example_shape, cfg.seed)
     if batch_norms(encoder):
         raise FedawsError(f"model.norm={cfg.model.norm} needs statistics of the clients' data; set model.norm=group")
@@ -103,6 +107,7 @@ def main(grid: Grid, context: Context) -> None:
             test_of=lambda state: None if strategy.method.own_spread else _known_test(test, state),
             checkpoint_every=1,  # a round is dear here
             history=history,
+            strangers=apart,
         )
         strategy.start(
             grid,
@@ -160,6 +165,8 @@ class _Record:
         line = f"round {round_num}/{rounds}  {last['replies']} of {last['asked']}  loss {state.loss:.4g}"
         if row and "precision@1" in row:
             line += f"  P@1 {100 * row['precision@1']:.1f} %"
+        if row and "strangers_eer" in row:
+            line += f"  EER {100 * row['strangers_eer']:.1f} %"
         _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
         self._began = time.perf_counter()  # measuring and recording are no part of a round
         return MetricRecord({k: v for k, v in row.items() if k != "round"}) if row else None
@@ -186,8 +193,12 @@ def _times(last: dict[str, float]) -> tuple[float, float, float]:
     return last["startup-seconds"], last["compute-seconds"], last["server-seconds"]
 
 
-def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] | None]:
-    """Who is who from federation.toml, and the test set beside it."""
+_Served = tuple[Federation, tuple[Tensor, Tensor] | None, dict[Part, Strangers]]
+"""Who is who, the server's test set, and its people without a node."""
+
+
+def _registered(settings: Settings, cfg: Config) -> _Served:
+    """Who is who from federation.toml, the test set and the strangers beside it."""
     if not settings.federation:
         raise FedawsError(
             "no federation: set federation to the path of federation.toml, which says what class each registered node "
@@ -198,7 +209,15 @@ def _registered(settings: Settings) -> tuple[Federation, tuple[Tensor, Tensor] |
             "every node is told settings=%r; better keep them in the file that config names", settings.settings
         )
     federation = read_federation(Path(os.path.expanduser(settings.federation)))
-    return federation, None if federation.test is None else _read_test(federation.test, federation)
+    missing = [part for part in PARTS if getattr(cfg.data, part) and part not in federation.apart]
+    if missing:
+        raise FedawsError(
+            f"data.{missing[0]} is set, but {settings.federation} has no {missing[0]} = FILE.npz with their examples; "
+            "make the federation anew by fedaws flower init, or add it"
+        )
+    read = {part: _read_test(path, federation) for part, path in federation.apart.items()}
+    apart = {part: Strangers(x, y, tuple(map(str, y.unique().tolist()))) for part, (x, y) in read.items()}
+    return federation, None if federation.test is None else _read_test(federation.test, federation), apart
 
 
 def _read_test(path: Path, federation: Federation) -> tuple[Tensor, Tensor]:
@@ -210,7 +229,7 @@ def _read_test(path: Path, federation: Federation) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _claimed(settings: Settings, cfg: Config) -> tuple[Federation, tuple[Tensor, Tensor]]:
+def _claimed(settings: Settings, cfg: Config) -> _Served:
     """A simulation: the configured data, client by client."""
     if settings.federation:
         raise FedawsError("trust-claims=true believes nodes who they are, federation knows it; set only one of them")
@@ -220,7 +239,7 @@ def _claimed(settings: Settings, cfg: Config) -> tuple[Federation, tuple[Tensor,
     members = (Member(i, c, f"client-{i}", class_name=names[c]) for i, c in of_clients)
     dtype = str(data.x.dtype).removeprefix("torch.")
     federation = Federation(tuple(members), None, tuple(data.x.shape[1:]), dtype)
-    return federation, (data.x_test, data.y_test)
+    return federation, (data.x_test, data.y_test), data.apart
 
 
 def _start(

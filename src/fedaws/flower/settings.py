@@ -12,6 +12,7 @@ from torch import Tensor
 from fedaws import config as configuration
 from fedaws.config import Config, Count, Positive
 from fedaws.data import load_data
+from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
 from fedaws.files import checked
 from fedaws.flower.wire import Limits
@@ -79,6 +80,7 @@ class Dense(NamedTuple):
     x_test: Tensor
     y_test: Tensor
     class_names: tuple[str, ...] | None
+    apart: dict[Part, Strangers]
 
 
 def load_dense(cfg: Config) -> Dense:
@@ -90,4 +92,4 @@ def load_dense(cfg: Config) -> Dense:
         raise FedawsError(
             f"data.classes_per_client={cfg.data.classes_per_client} is not carried over Flower; set it to 1"
         )
-    return Dense(data.x, data.starts, data.class_of, data.x_test, data.y_test, data.class_names)
+    return Dense(data.x, data.starts, data.class_of, data.x_test, data.y_test, data.class_names, data.apart)

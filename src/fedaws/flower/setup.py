@@ -1,7 +1,8 @@
 """Everything a federation needs, as files: certificates, keys, who is who, examples, the Flower app.
 
 DIR/ca/               the certificate authority's key, which signs, and belongs on no other machine
-DIR/server/           certificates and key of the SuperLink, federation.toml, config.toml, test.npz
+DIR/server/           certificates and key of the SuperLink, federation.toml, config.toml, test.npz,
+                      the examples of strangers, if there are any
 DIR/nodes/node-0/ …   one folder a machine: its key, the authority's certificate, its examples; for secure sums a second
                       key, the other nodes' public ones and the node's terms
 DIR/app/              what `flwr run` takes: a pyproject.toml
@@ -30,6 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from torch import Tensor
 
 from fedaws.config import Config, PrivacyConfig
+from fedaws.data.strangers import Part
 from fedaws.errors import FedawsError
 from fedaws.files import write_bytes, write_text, writing
 from fedaws.flower.federation import Federation, Member, write_federation
@@ -113,6 +115,8 @@ def create(
     if data is not None:
         seen = data.y_test < 1 + members[-1].class_id
         _save(place.server / "test.npz", x=data.x_test[seen], y=data.y_test[seen])
+        for part, strangers in data.apart.items():
+            _save(place.server / _file_of(part), x=strangers.x, y=strangers.people)
         example_shape = tuple(data.x.shape[1:])
         example_dtype = str(data.x.dtype).removeprefix("torch.")
     assert example_shape is not None
@@ -120,7 +124,8 @@ def create(
     sums = secrets.token_hex(16) if cfg.privacy.secure_sums else None
     if sums is not None:
         registered = _equip_for_sums(place, registered, sums, cfg.privacy)
-    write_federation(place.federation, registered, example_shape, example_dtype, test, sums)
+    apart = {} if data is None else {part: _file_of(part) for part in data.apart}
+    write_federation(place.federation, registered, example_shape, example_dtype, test, sums, apart)
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
     server = hosts[0] if hosts else "127.0.0.1"
@@ -128,6 +133,10 @@ def create(
     address = f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}"
     place.connect(place.home, address, place.authority.relative_to(place.root).as_posix())
     return place
+
+
+def _file_of(part: Part) -> str:
+    return f"{part.replace('_', '-')}.npz"
 
 
 def _own_folder(path: Path) -> None:

@@ -152,6 +152,10 @@ class FedAwS(Strategy):
             )
         if self.config.privacy.clip is not None:
             raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
+        if self.config.train.stop_on != "none":  # rows join as nodes do, and those of an earlier round are fewer
+            raise FedawsError(
+                "train.stop_on is not carried over Flower; set it to none: strangers are measured there without it"
+            )
         self._last_step = make_last_step(self.config, self.method)
 
     def summary(self) -> None:

@@ -365,6 +365,7 @@ class _Told:
         row: dict[str, Any] = next((r for r in reversed(self._folder.metrics()) if r["round"] == done), {})
         figures = f"  loss {row['loss']:.4g}" if row else ""
         figures += f"  P@1 {100 * row['precision@1']:.1f} %" if "precision@1" in row else ""
+        figures += f"  EER {100 * row['strangers_eer']:.1f} %" if "strangers_eer" in row else ""
         self._say(f"round {done}/{self._rounds}{figures}")
         return True
 

@@ -13,6 +13,7 @@ from fedaws.device import gallery as core
 from fedaws.errors import FedawsError
 from fedaws.evaluate.error_rates import Threshold, comparisons, threshold_at_far, threshold_for
 from fedaws.people.digest import model_digest
+from fedaws.people.strangers import run_threshold
 from fedaws.training.run import Run
 
 
@@ -115,8 +116,8 @@ class Gallery:
 
     def threshold_for(
         self,
-        x: Any,
-        people: ArrayLike,
+        x: Any = None,
+        people: ArrayLike | None = None,
         *,
         far: float | None = None,
         frr: float | None = None,
@@ -127,8 +128,13 @@ class Gallery:
 
         `x` [n, …] are examples of people (`people` [n] says whose) **who took no part in training**: on those who did,
         a threshold for a FAR of 1 % has been seen to give 12 % on others. Everybody is enrolled by their first `enroll`
-        examples, the others are compared with all. Refused with fewer than 10/FAR comparisons of two people.
+        examples, the others are compared with all. Refused with fewer than 10/FAR comparisons of two people. Without
+        `x` and `people` they are the run's own strangers (`data.strangers`), and the rates those on its test strangers.
         """
+        if x is None and people is None and isinstance(self._model, Run):
+            return run_threshold(self._model, far=far, frr=frr, enroll=enroll, draws=draws)
+        if x is None or people is None:
+            raise FedawsError("x and people come together, and only a run has strangers of its own; give both")
         return threshold_for(comparisons(self._embed(x), people, enroll), far=far, frr=frr, draws=draws)
 
     def set_own_thresholds(self, x: Any, far: float) -> None:

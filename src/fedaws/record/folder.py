@@ -30,7 +30,7 @@ _KEPT = 2  # checkpoints
 _RANKS = "ranks"  # the folder of what the ranks but the first have written
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
 _NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
-_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average")
+_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average", "best")
 """The mappings of a state that are saved, each under its name."""
 
 

@@ -11,8 +11,8 @@ from fedaws.report.draft import Draft
 from fedaws.report.figures import Figure, Table, by_round, spaced
 from fedaws.report.words import examples_of
 
-RESULT = ("precision@1", "max_cosine")
-LEARNING = ("loss", "test_loss", "precision@3", "precision@5", "psp@1", "psp@3", "psp@5")
+RESULT = ("precision@1", "strangers_eer", "max_cosine")
+LEARNING = ("strangers_frr", "loss", "test_loss", "precision@3", "precision@5", "psp@1", "psp@3", "psp@5")
 THEORY = (
     "min_separation", "positive_radius", "error_bound", "error_bound_cosine", "lemma1_bound", "theorem1_bound",
 )  # fmt: skip

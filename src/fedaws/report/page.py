@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.catalogue import SUMMARY, duration, format_value, measure_of
+from fedaws.evaluate.catalogue import OPEN_SET, SUMMARY, duration, format_value, measure_of
 from fedaws.files import write_text
 from fedaws.report import charts, words
 from fedaws.report.audits import audits
@@ -70,7 +70,8 @@ def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
     groups = draft.groups
     runs = collected.runs
     own = own_measures(groups)
-    columns = [*SUMMARY, *own[:3]]
+    apart = [key for key in OPEN_SET if any(statistics(group, key) for group in groups)]
+    columns = [*SUMMARY, *apart, *own[:3]]
     sections = {
         "title": words.title(groups),
         "subtitle": words.subtitle(groups),

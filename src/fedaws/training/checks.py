@@ -10,12 +10,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedaws.config import Config, epochs_seen
-from fedaws.core.method import Method
+from fedaws.core.method import LastStep, Method
 from fedaws.core.rows import here
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
 from fedaws.data.augment import resized
 from fedaws.data.federated import FederatedData, as_input
 from fedaws.errors import FedawsError
+from fedaws.evaluate.strangers import check_strangers
 from fedaws.models import batch_norms, example_shape_fits, mixes_examples, model_tensors
 from fedaws.privacy.ghost import can_ghost
 from fedaws.sparse import SparseRows
@@ -41,8 +42,21 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     _check_encoder(cfg, data, encoder, warn)
     if method.spread:
         _check_spread(cfg, data.num_classes, warn)
+    for part, strangers in data.apart.items():
+        check_strangers(part, strangers, cfg.data.enroll)
     if cfg.privacy.clip is not None:
         _check_clipping(cfg, method, data, encoder, warn)
+
+
+def check_stop(cfg: Config, data: FederatedData, last_step: LastStep | None) -> None:
+    """Refuse to choose a round by strangers who are not there, or where the last round is not the last word."""
+    if data.strangers is None:
+        raise FedawsError("train.stop_on=strangers: there are none; set data.strangers, or give them to from_arrays")
+    if last_step is not None:
+        raise FedawsError(
+            "train.stop_on keeps the model of an earlier round, and W is made anew after the last one; set "
+            "train.stop_on=none, or train.enroll=0 and train.last_step=none"
+        )
 
 
 def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn) -> None:

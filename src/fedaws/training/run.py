@@ -13,11 +13,13 @@ from fedaws.config import Config
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_features, as_input
 from fedaws.data.label_sets import as_sparse
+from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet, evaluate
 from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.model import REMOVED
 from fedaws.evaluate.precision import Ranking
+from fedaws.evaluate.strangers import open_set
 from fedaws.models import build_encoder, example_shape_fits, model_tensors, set_weights
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Metrics
@@ -87,15 +89,24 @@ class Run:
         return ClassIndex(self.W, cells, self.model.shift)
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
-        """All measures on the test set of `data`, by default the run's own."""
-        data = data or self.data or self._configured_data()
+        """All measures on the test set of `data`, by default the run's own, and on its strangers."""
+        data = data or self._own_data()
         if data.num_classes != len(self.W):
             raise FedawsError(
                 f"the data has {data.num_classes} classes, the model {len(self.W)}; they do not belong together"
             )
         device = self.W.device
         weights = None if data.label_weights is None else data.label_weights.to(device)
-        return evaluate(self.model, TestSet(self._checked(data.x_test), data.y_test.to(device), weights), self.config)
+        test = TestSet(self._checked(data.x_test), data.y_test.to(device), weights)
+        measures = evaluate(self.model, test, self.config)
+        for part, strangers in data.apart.items():
+            measures |= open_set(self.model, strangers.to(device), self.config.data.enroll, part)
+        return measures
+
+    @property
+    def strangers(self) -> dict[Part, Strangers]:
+        """The people who had no client: `strangers` to choose by, `test_strangers` for the final figure."""
+        return self._own_data().apart
 
     def with_class(self, name: str, x: Any) -> "Run":
         """A run that knows one class more, its row the direction of the mean embedding of these examples.
@@ -154,13 +165,16 @@ class Run:
         facts = self.facts.model_copy(update={"class_names": names, "classes": len(W)})
         return replace(self, model=replace(self.model, W=W, bias=bias), facts=facts, data=None, folder=None)
 
-    def _configured_data(self) -> FederatedData:
+    def _own_data(self) -> FederatedData:
+        if self.data is not None:
+            return self.data
         if self.facts.own_data:
             raise FedawsError(
                 f"{self.folder} was trained on data of your own, which it does not hold; "
                 "give it again in Python: fedaws.load(folder).evaluate(data)"
             )
-        return load_data(self.config)  # its test set is the same however the method deals out the rest
+        self.data = load_data(self.config)  # its test set is the same however the method deals out the rest
+        return self.data
 
     def _checked(self, x: Any) -> Rows:
         shape = self.facts.example_shape

@@ -1,20 +1,27 @@
 """What happens after a round: count, check, measure, record, tell. The same for the simulation and for Flower."""
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.method import Method
+from fedaws.data.strangers import Part, Strangers
 from fedaws.evaluate import Measure, Model, TestSet, evaluate, own_measures
 from fedaws.evaluate.per_class import examine
+from fedaws.evaluate.strangers import open_set
+from fedaws.record.folder import Facts
 from fedaws.record.journal import Journal, Metrics
 from fedaws.training.checks import check_loss, check_weights, warn_of_collapse
-from fedaws.types import ServerState
+from fedaws.types import Memory, ServerState
+
+_THETA = "theta/"
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -64,6 +71,8 @@ class Session:
     measures: Mapping[str, Measure] = field(default_factory=dict)
     history: list[Metrics] = field(default_factory=list)
     spent: Callable[[], Mapping[str, float]] = dict  # what the rounds so far have cost, beside time
+    strangers: Mapping[Part, Strangers] = field(default_factory=dict)
+    best: Memory = field(default_factory=dict)  # the model to be kept, by `nothing_kept` at first; {}: the last
     _tested: tuple[int, Tensor] | None = None  # the round and its test embeddings
 
     def after_round(
@@ -77,23 +86,32 @@ class Session:
         last, row, began = done == train.rounds, None, time.perf_counter()
         if last or done % train.evaluate_every == 0:
             check_weights(state)
-            row = self._measure(state, counts or {})
+            row = self._measure(state, counts or {}, last)
+            last = last or self.over
             began = self.spend("evaluation", began)
         stop = self.reporter.should_stop()
         if last or stop or done % self.checkpoint_every == 0:
             check_weights(state)
-            self.journal.checkpoint(state)
+            self.journal.checkpoint(replace(state, best=self.best))
         self.journal.trace(state)
         self.spend("records", began)
         if stop and not last:
             raise Interrupted(done)
         return row
 
-    def finish(self, state: ServerState) -> Model:
-        """Write the model and, once, what its figures hide; returns the model."""
+    @property
+    def over(self) -> bool:
+        """Whether `train.patience` is at its end: so many measurements since the best one had no lower EER."""
+        return self._waited(row["round"] for row in self.history)
+
+    def finish(self, state: ServerState) -> tuple[Model, Facts]:
+        """Write the model and, once, what its figures hide; returns the model, and what is to be known of it."""
         model = self.model_of(state)
+        if self.best:
+            model = _kept(self.best, model)
+            state = replace(state, W=model.W, round_num=int(self.best["round"]))
         self.journal.finish(state, model.theta, lambda: self._details(state, model))
-        return model
+        return model, self.journal.shown_facts(state)
 
     def spend(self, part: str, since: float) -> float:
         """Count the time since then; returns the time now."""
@@ -101,19 +119,40 @@ class Session:
         self.journal.spend(part, now - since)
         return now
 
-    def _measure(self, state: ServerState, counts: Mapping[str, float]) -> Metrics:
-        test, found = self.test_of(state), dict[str, float]()
-        if test is not None:
-            model = self.model_of(state)
+    def _measure(self, state: ServerState, counts: Mapping[str, float], last: bool) -> Metrics:
+        """The row of this round. The last one is of the model that is kept, and has the test strangers in it too."""
+        found, test, done = dict[str, float](), self.test_of(state), state.round_num
+        model = self.model_of(state) if test is not None or self.strangers else None
+        if model is not None and "strangers" in self.strangers:
+            found |= self._open_set(model, "strangers")
+        if model is not None and self.best:
+            if found["strangers_eer"] < float(self.best["eer"]):
+                self.best = _kept_from(model, done, found["strangers_eer"])
+            last = last or self._waited([*(row["round"] for row in self.history), done])
+            if last:
+                model = _kept(self.best, model)
+                found |= self._open_set(model, "strangers") | {"kept_round": int(self.best["round"])}
+        if model is not None and last and "test_strangers" in self.strangers:
+            found |= self._open_set(model, "test_strangers")
+        if model is not None and test is not None:
             embeddings = model.embed(test.x)
-            self._tested = state.round_num, embeddings
-            found = evaluate(model, test, self.cfg, embeddings) | own_measures(self.measures, model, test)
-        row = self.journal.measured(state.round_num, {**found, **self.spent(), **counts})
+            self._tested = int(found.get("kept_round", done)), embeddings
+            found = evaluate(model, test, self.cfg, embeddings) | found | own_measures(self.measures, model, test)
+        row = self.journal.measured(done, {**found, **self.spent(), **counts})
         self.history.append(row)
         self.reporter.on_metrics(row)
         if "max_cosine" in row:
             warn_of_collapse(self.method, self.history, self.reporter.on_warning)
         return row
+
+    def _open_set(self, model: Model, part: Part) -> dict[str, float]:
+        return open_set(model, self.strangers[part], self.cfg.data.enroll, part)
+
+    def _waited(self, measured: Iterable[int]) -> bool:
+        patience = self.cfg.train.patience
+        if not self.best or patience is None:
+            return False
+        return sum(done > int(self.best["round"]) for done in measured) >= patience
 
     def _details(self, state: ServerState, model: Model) -> dict[str, Any]:
         test = self.test_of(state)
@@ -121,3 +160,21 @@ class Session:
             return {}
         embeddings = self._tested[1] if self._tested and self._tested[0] == state.round_num else None
         return examine(model, test, self.cfg, embeddings)
+
+
+def nothing_kept(model: Model) -> Memory:
+    """The memory before the first measurement, of the form that it will have."""
+    return _kept_from(model, 0, math.inf)
+
+
+def _kept_from(model: Model, done: int, eer: float) -> Memory:
+    """A copy: rounds change W and tables in place."""
+    theta = {f"{_THETA}{name}": tensor.clone() for name, tensor in model.theta.items()}
+    told = {"round": torch.tensor([done]), "eer": torch.tensor([eer], dtype=torch.float64)}
+    return {"W": model.W.clone(), **theta, **told}
+
+
+def _kept(best: Memory, model: Model) -> Model:
+    """The model that was kept, in place of this one."""
+    theta = {name.removeprefix(_THETA): tensor for name, tensor in best.items() if name.startswith(_THETA)}
+    return replace(model, theta=theta, W=best["W"])

@@ -39,10 +39,10 @@ from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
-from fedaws.training.checks import check_setup
+from fedaws.training.checks import check_setup, check_stop
 from fedaws.training.protection import Protection, protect
 from fedaws.training.run import Run, dtype_name
-from fedaws.training.session import Reporter, Session
+from fedaws.training.session import Reporter, Session, nothing_kept
 from fedaws.training.warm_start import Start, begin_with, digest, weights_of
 from fedaws.types import AskSums, Broadcast, ClassFacts, Params, RunClients, ServerState, Update
 
@@ -130,18 +130,23 @@ def train(
     private = protect(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
     )
-    told = {} if private is None else {"privacy": private.facts}
+    promise = {} if private is None else {"privacy": private.facts}
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
         last_step, ask = make_last_step(cfg, method), ask_sums(encoder, data)
+        if cfg.train.stop_on == "strangers":
+            check_stop(cfg, data, last_step)
         parts = (
             _alone(cfg, method, data, encoder, ask, own_encoder)
             if ranks is None
             else _together(cfg, method, data, encoder, ranks)
         )
-        journal = Journal(cfg, facts, None if place is None else parts.folder(place), **told)
+        first = parts.first
+        if cfg.train.stop_on == "strangers":
+            first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
+        journal = Journal(cfg, facts, None if place is None else parts.folder(place), **promise)
         with journal.held():
-            state, history = _opened(journal, parts.first, resume, private)
+            state, history = _opened(journal, first, resume, private)
             session = Session(
                 cfg,
                 method,
@@ -153,11 +158,13 @@ def train(
                 measures=measures or {},
                 history=history,
                 spent=dict if private is None else private.spent,
+                strangers=data.apart,
+                best=state.best,
             )
             state = _loop(cfg, method, data, state, session, parts.run_clients, last_step, ask, private)
-            model = session.finish(state)
+            model, told = session.finish(state)
     set_weights(encoder, model.theta)
-    return Run(cfg, model, journal.shown_facts(state), session.history, data, place)
+    return Run(cfg, model, told, session.history, data, place)
 
 
 def _opened(
@@ -267,8 +274,8 @@ def _loop(
     guard = None if private is None else private.guard
     run_clients = _timed(run_clients, session)
     available, counts = data.available, data.num_examples
-    session.reporter.on_start(state.round_num, cfg.train.rounds)
-    while state.round_num < cfg.train.rounds:
+    session.reporter.on_start(cfg.train.rounds if session.over else state.round_num, cfg.train.rounds)
+    while state.round_num < cfg.train.rounds and not session.over:
         # A generator of its own for every round: nothing random needs to be saved.
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
         if private is not None and private.spent_all:

@@ -1,0 +1,42 @@
+"""Thresholds and error rates from the strangers of a run itself: the people of its data who had no client."""
+
+from fedaws.data.strangers import Part
+from fedaws.errors import FedawsError
+from fedaws.evaluate.error_rates import Comparisons, Threshold, threshold_for
+from fedaws.evaluate.strangers import compared
+from fedaws.training.run import Run
+
+
+def run_comparisons(run: Run, enroll: int | None = None) -> dict[Part, Comparisons]:
+    """Comparisons of each part of the run's strangers; refused where it has none."""
+    parts = run.strangers
+    if not parts:
+        raise FedawsError(
+            "the run has no strangers of its own; train with data.strangers, or give people who took no part"
+        )
+    by = run.config.data.enroll if enroll is None else enroll
+    return {part: compared(run.model, strangers.to(run.W.device), by) for part, strangers in parts.items()}
+
+
+def final(parts: dict[Part, Comparisons]) -> tuple[Part, Comparisons]:
+    """Those by whom nothing was chosen, or, where there are no such, those there are."""
+    part: Part = "test_strangers" if "test_strangers" in parts else "strangers"
+    return part, parts[part]
+
+
+def run_threshold(
+    run: Run, *, far: float | None = None, frr: float | None = None, enroll: int | None = None, draws: int = 1000
+) -> Threshold:
+    """The threshold for a wanted FAR or FRR from the strangers of the run.
+
+    It is found by `strangers`, and its rates are those on `test_strangers`, where the run has both.
+    """
+    return threshold_among(run_comparisons(run, enroll), far=far, frr=frr, draws=draws)
+
+
+def threshold_among(
+    parts: dict[Part, Comparisons], *, far: float | None = None, frr: float | None = None, draws: int = 1000
+) -> Threshold:
+    """The same, of comparisons that have been made."""
+    _, tested = final(parts)
+    return threshold_for(parts.get("strangers", tested), far=far, frr=frr, tested=tested, draws=draws)
