@@ -19,6 +19,7 @@ def model_digest(run: Run) -> str:
     form = {
         "encoder": facts.encoder_name if facts.own_encoder else model.name,
         "hidden": model.hidden,
+        "sample_rate": model.sample_rate,
         "residual": model.residual,
         "norm": model.norm,
         "normalize": run.model.normalize,
