@@ -62,7 +62,7 @@ SPARSE = (*XC_SETS, "xc", "xc-synthetic")
 """Data of sparse examples with sets of labels, by name."""
 
 
-SOUNDS = ("sounds",)
+SOUNDS = ("audiomnist", "sounds")
 """Data of recordings, by name."""
 
 
@@ -86,8 +86,8 @@ class DataConfig(_Told):
     """Which examples, and how they lie with the clients."""
 
     name: Place = "digits"
-    """`digits`, `synthetic`, `cifar10`, `cifar100`, `images`, `sounds`, or the path of an `.npz` with `x_train`,
-    `y_train`, `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`,
+    """`digits`, `synthetic`, `cifar10`, `cifar100`, `audiomnist`, `images`, `sounds`, or the path of an `.npz` with
+    `x_train`, `y_train`, `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`,
     `amazon-670k`, `xc` (what lies in `data.root`), `xc-synthetic`."""
     root: Place | None = None
     """Where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`, `sounds`: their folder."""
@@ -133,7 +133,9 @@ class ModelConfig(_Told):
     embedding_dim: Count = 32
     """Dimensions of an embedding g(x), and of a class's row of W."""
     hidden: Annotated[tuple[Count, ...], Field(max_length=100)] = (128,)
-    """`mlp`, `bag` and `conv1d`: widths of their layers; `bag` with none: the table of features alone."""
+    """`mlp`, `bag`, `conv1d`: widths of their perceptron's layers; `bag` with none: the table of features alone."""
+    channels: Annotated[tuple[Count, ...], Field(max_length=100)] = (64, 64)
+    """`conv1d`: widths of its convolutions over time; none: mean and deviation of the spectrum alone."""
     sample_rate: Annotated[int, Field(ge=1000, le=384_000, strict=True)] = 16_000
     """`conv1d`: samples a second of a waveform; recordings are brought to it."""
     first_bias: bool = True
@@ -631,7 +633,7 @@ _EFFECTS = (
     ("data.image_size", "data.name", ("images",)),
     ("model.norm", "model.name", get_args(ModelName)[3:-1]),
     ("model.hidden", "model.name", ("mlp", "bag", "conv1d")),
-    ("model.sample_rate", "model.name", ("conv1d",)),
+    ("model.channels sample_rate", "model.name", ("conv1d",)),
     ("data.seconds", "data.name", SOUNDS),
     ("model.first_bias", "model.name", ("mlp",)),
     ("model.residual", "model.name", ("bag",)),

@@ -20,7 +20,14 @@ def waves(people: int, each: int, first: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 def encoder(shape: tuple[int, ...] = (8000,), **options: object) -> torch.nn.Module:
-    chosen = {"name": "conv1d", "hidden": (16, 16), "embedding_dim": 8, "sample_rate": 8000, **options}
+    chosen = {
+        "name": "conv1d",
+        "channels": (16, 16),
+        "hidden": (32,),
+        "embedding_dim": 8,
+        "sample_rate": 8000,
+        **options,
+    }
     return build_encoder(ModelConfig.model_validate(chosen), shape, 0)
 
 
@@ -70,6 +77,14 @@ def test_spectra_that_were_made_before_are_taken_as_they_are() -> None:
     torch.testing.assert_close(encoder()(x), of_spectra(spectra))
 
 
+def test_without_convolutions_order_in_time_does_not_matter() -> None:
+    spectra = torch.rand(3, 40, 20)
+    net = encoder((40, 20), channels=())
+    torch.testing.assert_close(net(spectra), net(spectra[:, :, torch.randperm(20)]))
+    with_some = encoder((40, 20))
+    assert not torch.allclose(with_some(spectra), with_some(spectra.flip(2)), atol=1e-3)
+
+
 def test_constants_are_not_trained() -> None:
     assert set(trainable(encoder())) == set(trainable(encoder((40, 98))))
 
@@ -81,7 +96,7 @@ def test_examples_that_are_no_sound_are_refused(shape: tuple[int, ...]) -> None:
 
 def test_voices_are_told_apart_after_a_few_rounds() -> None:
     data = fedaws.from_arrays(*waves(6, 6), *waves(6, 4, first=6))
-    settings = ["model.name=conv1d", "model.hidden=[16, 16]", "model.embedding_dim=16", "model.sample_rate=8000"]
+    settings = ["model.name=conv1d", "model.channels=[16, 16]", "model.embedding_dim=16", "model.sample_rate=8000"]
     trained = ["train.rounds=40", "clients.examples_per_step=4", "clients.lr=1.0", "server.optimizer=muon"]
     config = Config().override([*settings, *trained, "server.lr=0.02", "clients.class_lr=0.1"])
     run = fedaws.train(data, config=config)

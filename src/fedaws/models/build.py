@@ -28,7 +28,7 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
             case "bag":
                 return Bag(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.residual)
             case "conv1d":
-                return conv1d(example_shape, cfg.hidden, cfg.embedding_dim, cfg.sample_rate)
+                return conv1d(example_shape, cfg.channels, cfg.hidden, cfg.embedding_dim, cfg.sample_rate)
             case "own":
                 raise FedawsError(
                     "model.name=own: the encoder was given in Python; give it again: fedaws.train(data, encoder, …)"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaws.errors import FedawsError
+from fedaws.models.mlp import mlp
 
 BANDS = 40
 _WINDOW, _HOP = 0.025, 0.010  # seconds
@@ -19,6 +20,7 @@ _EMPHASIS = 0.97
 _FLOOR = math.exp(-16)  # of a band's power
 _RANGE = 20.0  # what is between there and the loudest, as a logarithm
 _GROUPS = 8
+_DEVIATION = 0.15  # of a spectrum of speech: public, no client's
 _STILL = 1e-5
 
 
@@ -77,22 +79,26 @@ def mel_matrix(rate: int, bins: int) -> Tensor:
 class Conv1d(nn.Module):
     """Waveforms [B, n], or spectra [B, bands, frames] as `LogMel` makes them → embeddings [B, d].
 
-    An example's mean over bands and time is taken away first, so that it does not matter how loud it is. Each layer
-    sees further than the one before; the head gets the mean and the deviation over time of the last one's outputs.
+    An example's mean over bands and time is taken away first, so that it does not matter how loud it is. Then come mean
+    and deviation over time, of the spectrum and of what convolutions make of it (each of them sees further than the one
+    before), and a perceptron on both: on few people the first generalise better, with many the second have their say.
     """
 
-    def __init__(self, bands: int, hidden: Sequence[int], embedding_dim: int, spectrum: nn.Module) -> None:
+    def __init__(
+        self, bands: int, channels: Sequence[int], hidden: Sequence[int], embedding_dim: int, spectrum: nn.Module
+    ) -> None:
         super().__init__()
         self.spectrum = spectrum
-        widths = [bands, *hidden]
-        self.layers = nn.Sequential(*(_layer(widths[i], widths[i + 1], i) for i in range(len(hidden))))
-        self.head = nn.Linear(2 * widths[-1], embedding_dim)
-        nn.init.zeros_(self.head.bias)
+        widths = [bands, *channels]
+        self.layers = nn.Sequential(*(_layer(widths[i], widths[i + 1], i) for i in range(len(channels))))
+        pooled = bands + (widths[-1] if channels else 0)
+        self.head = mlp(2 * pooled, hidden, embedding_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.spectrum(x)
-        x = (x - x.mean((1, 2), keepdim=True)) / 0.15  # about the deviation of speech
-        embeddings: Tensor = self.head(statistics(self.layers(x)))
+        x = (x - x.mean((1, 2), keepdim=True)) / _DEVIATION
+        parts = [statistics(x), statistics(self.layers(x))] if len(self.layers) else [statistics(x)]
+        embeddings: Tensor = self.head(torch.cat(parts, 1))
         return embeddings
 
 
@@ -113,7 +119,9 @@ def statistics(x: Tensor) -> Tensor:
     return torch.cat([mean, deviation], 1)
 
 
-def conv1d(example_shape: Sequence[int], hidden: Sequence[int], embedding_dim: int, rate: int) -> Conv1d:
+def conv1d(
+    example_shape: Sequence[int], channels: Sequence[int], hidden: Sequence[int], embedding_dim: int, rate: int
+) -> Conv1d:
     """The encoder for examples of this shape: waveforms, or spectra that were made before."""
     match tuple(example_shape):
         case (samples,):
@@ -123,9 +131,9 @@ def conv1d(example_shape: Sequence[int], hidden: Sequence[int], embedding_dim: i
                     f"model.name=conv1d needs waveforms of more than {spectrum.window} samples at model.sample_rate="
                     f"{rate}, got examples of shape ({samples},); give longer ones, or set model.name=mlp"
                 )
-            return Conv1d(BANDS, hidden, embedding_dim, spectrum)
+            return Conv1d(BANDS, channels, hidden, embedding_dim, spectrum)
         case (bands, _):
-            return Conv1d(bands, hidden, embedding_dim, nn.Identity())
+            return Conv1d(bands, channels, hidden, embedding_dim, nn.Identity())
         case shape:
             raise FedawsError(
                 "model.name=conv1d needs waveforms [samples] or spectra [bands, frames], got examples of shape "
