@@ -71,7 +71,7 @@ def test_a_long_recording_is_cut_and_a_rest_of_half_a_piece_kept() -> None:
 
 
 def test_a_short_recording_is_repeated() -> None:
-    assert pieces(np.float32([1, 2]), 5).tolist() == [[1, 2, 1, 2, 1]]
+    assert pieces(np.array([1, 2], np.float32), 5).tolist() == [[1, 2, 1, 2, 1]]
 
 
 def test_silent_pieces_are_left_out() -> None:

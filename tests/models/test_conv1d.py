@@ -50,7 +50,8 @@ def test_the_spectrum_is_that_of_a_plain_loop_with_numpys_transform(rate: int) -
 def test_bands_are_triangles_that_overlap_to_one_between_the_outer_centres() -> None:
     bands = mel_matrix(8000, 4001)  # a bin a Hz
     assert bands.shape == (4001, BANDS)
-    mel = np.linspace(*(2595 * np.log10(1 + np.array([60, 3900]) / 700)), BANDS + 2)
+    lowest, highest = (2595 * math.log10(1 + f / 700) for f in (60, 3900))
+    mel = np.linspace(lowest, highest, BANDS + 2)
     centres = 700 * (10 ** (mel / 2595) - 1)
     torch.testing.assert_close(bands.argmax(0).double(), torch.tensor(centres[1:-1]), atol=0.6, rtol=0)
     between = bands[math.ceil(centres[1]) : int(centres[-2])].sum(1)

@@ -1,4 +1,4 @@
-"""`fedaws enroll | verify | identify | remove | trials | export`: people after training."""
+"""`fedaws enroll | verify | identify | remove | trials | predict | export`: a model after training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,9 @@ GalleryFile = Annotated[Path, typer.Argument(metavar="GALLERY", help="The file o
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Any text without control characters.")]
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE…", help="Examples of one person: .npz files with an array x, pictures, or folders."),
+    typer.Argument(
+        metavar="FILE…", help="Examples of one person: sounds, pictures, .npz files with an array x, or folders."
+    ),
 ]
 ModelFolder = Annotated[
     Path, typer.Option("--model", "-m", metavar="RUN|EXPORTED", help="A run folder, or one by `fedaws export`.")
@@ -43,6 +45,7 @@ def register(app: typer.Typer) -> None:
     )
     app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
     app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
+    app.command("predict", epilog="Example: fedaws predict runs/delicious test.txt --top 5")(predict_command)
     app.command("export", epilog="Example: fedaws export runs/first --out phone --quantize int8")(export_command)
 
 
@@ -126,14 +129,15 @@ def trials_command(
     trials: Annotated[
         Path,
         typer.Argument(
-            metavar="LIST",
-            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y.",
+            metavar="LIST|PEOPLE",
+            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files; a folder with a folder for each person; "
+            "or an .npz with x and whose each is, y.",
         ),
     ],
     files: Annotated[
         Path | None, typer.Option(help="The folder of the list's files; the list's own by default.")
     ] = None,
-    enroll: Annotated[int, typer.Option(min=1, help="With .npz: examples that enrol a person, the first ones.")] = 5,
+    enroll: Annotated[int, typer.Option(min=1, help="With PEOPLE: examples that enrol a person, the first ones.")] = 5,
     far: Annotated[float | None, typer.Option(help="Also the threshold for this false acceptance rate.")] = None,
     frr: Annotated[float | None, typer.Option(help="Or for this false rejection rate.")] = None,
     p_target: Annotated[float, typer.Option(help="Of minDCF.")] = 0.01,
@@ -146,9 +150,9 @@ def trials_command(
         from fedaws.evaluate.error_rates import min_cllr, threshold_for
         from fedaws.evaluate.trials import write_scores
 
-        if trials.suffix.lower() == ".npz":
+        if trials.suffix.lower() == ".npz" or trials.is_dir():
             if out is not None:
-                raise FedawsError("--out writes the scores of a list; an .npz has no names for them")
+                raise FedawsError(f"--out writes the scores of a list; {trials} has no names for them")
             found, sure = _compared_all(source, trials, enroll), True
         else:
             scores = _scored(source, trials, files or trials.parent)
@@ -165,6 +169,42 @@ def trials_command(
                 )
             told["threshold"] = _threshold_dict(threshold_for(found, far=far, frr=frr, draws=draws))
         print_json(told) if json else _show(told)
+
+
+def predict_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Examples: a text of the XC repository or a matrix by scipy.sparse.save_npz where they are sparse, "
+            "else an .npz with an array x, a picture, a sound, or a folder of them.",
+        ),
+    ],
+    top: Annotated[int, typer.Option(min=1, help="So many classes of each example.")] = 5,
+    rows: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="W in half precision, by --save-rows: it is not held in memory.")
+    ] = None,
+    save_rows: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="First write W there in half precision, for --rows.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 4096,
+    json: Json = False,
+) -> None:
+    """Print the likeliest classes of each example in a file: a line each, `class score` from the best on."""
+    with user_errors():
+        from fedaws.people.predict import predict
+        from fedaws.training.run import load
+
+        loaded = load(run, rows=rows)
+        if save_rows is not None:
+            loaded.save_half_rows(save_rows)
+        guesses = predict(loaded, file, top, batch)
+        if json:
+            print_json({"examples": [[guess._asdict() for guess in each] for each in guesses]})
+            return
+        for each in guesses:
+            print("\t".join(f"{guess.name} {guess.score:.4f}" for guess in each))
 
 
 def export_command(
@@ -213,8 +253,9 @@ def _compared_all(source: Path, path: Path, enroll: int) -> "Comparisons":
     from fedaws.people.gallery import embeddings_of
     from fedaws.people.inputs import load_model, read_people
 
-    x, people = read_people(path)
-    return comparisons(embeddings_of(load_model(source), x), people, enroll)
+    model = load_model(source)
+    x, people = read_people(path, model)
+    return comparisons(embeddings_of(model, x), people, enroll)
 
 
 def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":

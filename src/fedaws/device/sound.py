@@ -55,7 +55,7 @@ def pieces(x: Samples, samples: int, name: str = "x") -> Samples:
 
     A rest of half a piece or more is kept, in a piece that begins earlier; silent pieces are left out.
 
-    >>> pieces(np.ones(5, np.float32), 2).shape, pieces(np.float32([1, 2, 3]), 5).tolist()
+    >>> pieces(np.ones(5, np.float32), 2).shape, pieces(np.array([1, 2, 3], np.float32), 5).tolist()
     ((3, 2), [[1.0, 2.0, 3.0, 1.0, 2.0]])
     """
     if len(x) < samples:

@@ -51,7 +51,7 @@ class LogMel(nn.Module):
 
 def _bins(window: int) -> int:
     """Of the transform of the next power of two."""
-    return 2 ** math.ceil(math.log2(window)) // 2 + 1
+    return (1 << (window - 1).bit_length()) // 2 + 1
 
 
 def fourier_matrix(window: int) -> Tensor:

@@ -1,10 +1,12 @@
 """The run folder: config.toml, metrics.jsonl, checkpoints/, model/; all of it in docs/run-folder.md."""
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from fedaws.errors import FedawsError
 from fedaws.files import append_line, read_text, write_text
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.png import png_base64
-from fedaws.tensor_files import damaged
+from fedaws.tensor_files import damaged, tensor_sizes
 from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
@@ -194,12 +196,17 @@ class RunFolder:
         state = ServerState(facts.round, theta, W, bias=bias)
         write_tensors(self.model_file, _pack(state), facts.model_dump(mode="json"))
 
-    def load_model(self) -> SavedModel:
-        """The finished model, or an unfinished run's newest checkpoint."""
+    def load_model(self, instead_of_rows: tuple[int, int] | None = None) -> SavedModel:
+        """The finished model, or an unfinished run's newest checkpoint.
+
+        Its rows can stay where they are: then W is nothing of the shape `instead_of_rows`, and takes no memory.
+        """
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
             raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
-        tensors, facts = _read_state(source)
+        tensors, facts = _read_state(source, without=() if instead_of_rows is None else ("W",))
+        if instead_of_rows is not None:
+            tensors["W"] = torch.full((1, 1), torch.nan).expand(instead_of_rows)
         W = tensors.get("W")
         bias = tensors.get("bias")
         if W is None or W.ndim != 2:
@@ -215,8 +222,8 @@ def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _read_state(path: Path) -> tuple[dict[str, Tensor], Facts]:
-    tensors, text = read_tensors(path)
+def _read_state(path: Path, without: Collection[str] = ()) -> tuple[dict[str, Tensor], Facts]:
+    tensors, text = read_tensors(path, tensor_sizes(path).keys() - without if without else None)
     try:
         return tensors, Facts.model_validate_json(text)
     except ValidationError as error:

@@ -56,7 +56,8 @@ def audiomnist(
         return _examples(_folder(place) if place.is_dir() else _archive(place, published), place, rate, samples)
 
     arrays = cached(cache / f"audiomnist-{rate}-{samples}.safetensors", key, build)
-    x, y, tested = arrays["x"], arrays["speaker"], arrays["repetition"] >= _TESTED
+    x, y = arrays["x"].astype(np.float32, copy=False), arrays["speaker"].astype(np.int64, copy=False)
+    tested = arrays["repetition"].astype(np.int64, copy=False) >= _TESTED
     names = tuple(f"{speaker:02}" for speaker in np.unique(y))
     y = np.unique(y, return_inverse=True)[1]
     if tested.all() or not tested.any():
