@@ -1,6 +1,8 @@
-"""`fedaws enroll | verify | identify | remove | trials | predict | export`: a model after training."""
+"""`fedaws enroll | verify | identify | remove | trials | predict | demo | export`: a model after training."""
 
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +48,7 @@ def register(app: typer.Typer) -> None:
     app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
     app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
     app.command("predict", epilog="Example: fedaws predict runs/delicious test.txt --top 5")(predict_command)
+    app.command("demo", epilog="Example: fedaws demo voices")(demo_command)
     app.command("export", epilog="Example: fedaws export runs/first --out phone --quantize int8")(export_command)
 
 
@@ -205,6 +208,37 @@ def predict_command(
             return
         for each in guesses:
             print("\t".join(f"{guess.name} {guess.score:.4f}" for guess in each))
+
+
+def demo_command(
+    what: Annotated[str, typer.Argument(metavar="voices", help="What the door knows people by: voices.")],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="RUN|EXPORTED", help="A model of sound; by default one of made voices."),
+    ] = None,
+    threshold: Limit = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="Keep who is enrolled in this file; by default they are forgotten at the end.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+) -> None:
+    """Show enrolling, opening, rejecting and forgetting on a page of this computer's own; Ctrl-C ends it."""
+    with user_errors(), TemporaryDirectory() as aside:
+        if what != "voices":
+            raise FedawsError(f"demo {what}; wanted voices")
+        from fedaws.people.demo import Door, made_model, server
+        from fedaws.people.inputs import load_model
+
+        if model is None:
+            console.say("training on thirty voices that nobody has …")
+            loaded, measured = made_model()
+            door = Door(loaded, gallery or Path(aside, "people"), measured if threshold is None else threshold)
+        else:
+            door = Door(load_model(model), gallery or Path(aside, "people"), threshold)
+        with server(door, port) as page:
+            print(f"open http://127.0.0.1:{page.server_port}/ in a browser; Ctrl-C ends it", flush=True)
+            with suppress(KeyboardInterrupt):
+                page.serve_forever()
 
 
 def export_command(
