@@ -51,7 +51,7 @@ def resampled(x: Samples, at: int, rate: int) -> Samples:
 
 
 def pieces(x: Samples, samples: int, name: str = "x") -> Samples:
-    """A recording [n] cut into pieces of one length, [⌈…⌉, samples]; a shorter one is repeated until it is as long.
+    """A recording [n] cut into pieces of one length, [m, samples]; a shorter one is repeated until it is as long.
 
     A rest of half a piece or more is kept, in a piece that begins earlier; silent pieces are left out.
 
