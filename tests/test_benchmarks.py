@@ -26,7 +26,7 @@ sys.path.remove(str(ROOT / "benchmarks"))
 
 def _people() -> Any:
     """By its place: a folder of tests has the same name."""
-    spec = importlib.util.spec_from_file_location("people_benchmark", ROOT / "benchmarks/people.py")
+    spec = importlib.util.spec_from_file_location("people_benchmark", ROOT / "benchmarks/strangers.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

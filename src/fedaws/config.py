@@ -56,12 +56,16 @@ Apart = NonNegative | Annotated[tuple[Annotated[str, Field(max_length=1000)], ..
 
 OptimizerName = Literal["sgd", "adagrad", "adam"]
 ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
-ModelName = Literal["mlp", "bag", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "own"]
+ModelName = Literal["mlp", "bag", "conv1d", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "own"]
 NormName = Literal["group", "weight", "none", "batch-local", "batch-pooled"]
 
 XC_SETS = ("delicious", "yso-finna-en", "amazoncat-13k", "wikilshtc-325k", "amazon-670k")
 SPARSE = (*XC_SETS, "xc", "xc-synthetic")
 """Data of sparse examples with sets of labels, by name."""
+
+
+SOUNDS = ("audiomnist", "sounds")
+"""Data of recordings, by name."""
 
 
 class Section(BaseModel):
@@ -84,13 +88,15 @@ class DataConfig(_Told):
     """Which examples, and how they lie with the clients."""
 
     name: Place = "digits"
-    """`digits`, `synthetic`, `cifar10`, `cifar100`, `images`, or the path of an `.npz` with `x_train`, `y_train`,
-    `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`, `amazon-670k`,
-    `xc` (what lies in `data.root`), `xc-synthetic`."""
+    """`digits`, `synthetic`, `cifar10`, `cifar100`, `audiomnist`, `images`, `sounds`, or the path of an `.npz` with
+    `x_train`, `y_train`, `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`,
+    `amazon-670k`, `xc` (what lies in `data.root`), `xc-synthetic`."""
     root: Place | None = None
-    """Where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`: their folder."""
+    """Where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`, `sounds`: their folder."""
     image_size: Count | None = None
     """`images`: the side they are scaled and cut to; none: they have one size already."""
+    seconds: Annotated[float, Field(ge=0.1, le=60, strict=True)] = 1.0
+    """Of sound in an example: longer recordings are cut into pieces, shorter ones repeated."""
     augment: Literal["none", "crop-flip"] = "none"
     """What a client does to its images before each step."""
     drop: Fraction = 0.0
@@ -136,11 +142,15 @@ class ModelConfig(_Told):
     """The encoder x → g(x)."""
 
     name: ModelName = "mlp"
-    """The encoder: `bag` for sparse examples, a `resnet` for images."""
+    """The encoder: `bag` for sparse examples, a `resnet` for images, `conv1d` for sound."""
     embedding_dim: Count = 32
     """Dimensions of an embedding g(x), and of a class's row of W."""
     hidden: Annotated[tuple[Count, ...], Field(max_length=100)] = (128,)
-    """`mlp` and `bag`: widths of their layers; `bag` with none: the table of features alone."""
+    """`mlp`, `bag`, `conv1d`: widths of their perceptron's layers; `bag` with none: the table of features alone."""
+    channels: Annotated[tuple[Count, ...], Field(max_length=100)] = (64, 64)
+    """`conv1d`: widths of its convolutions over time; none: mean and deviation of the spectrum alone."""
+    sample_rate: Annotated[int, Field(ge=1000, le=384_000, strict=True)] = 16_000
+    """`conv1d`: samples a second of a waveform; recordings are brought to it."""
     first_bias: bool = True
     """`mlp`: whether the first layer has a bias, by which updates show examples exactly (docs/audit.md)."""
     residual: bool = False
@@ -651,8 +661,10 @@ _EFFECTS = (
     ("data.like scale", "data.name", ("xc-synthetic",)),
     ("data.drop every_label test_examples held_out_labels", "data.name", SPARSE),
     ("data.image_size", "data.name", ("images",)),
-    ("model.norm", "model.name", get_args(ModelName)[2:-1]),
-    ("model.hidden", "model.name", ("mlp", "bag")),
+    ("model.norm", "model.name", get_args(ModelName)[3:-1]),
+    ("model.hidden", "model.name", ("mlp", "bag", "conv1d")),
+    ("model.channels sample_rate", "model.name", ("conv1d",)),
+    ("data.seconds", "data.name", SOUNDS),
     ("model.first_bias", "model.name", ("mlp",)),
     ("model.residual", "model.name", ("bag",)),
     ("server.table_optimizer table_lr", "model.name", ("bag",)),

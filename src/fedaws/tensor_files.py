@@ -4,10 +4,11 @@ A mapped file that somebody cuts short takes the process with it (SIGBUS), and w
 before memory is taken. Only types that are written here are read.
 """
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -90,6 +91,40 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Pieces], metadata: d
     for _, pieces in ordered:
         for block in pieces.blocks:
             file.write(block.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of a file, without reading them."""
+    with open_regular(path, LARGE) as file, reading(path):
+        return {name: tuple(about.shape) for name, about in _header(file, path)[0].items()}
+
+
+def read_tiles(path: Path, name: str, rows: int) -> Iterator[tuple[int, Tensor]]:
+    """A tensor of a file, so many of its rows at a time: the number of the first, and the rows."""
+    with open_regular(path, LARGE) as file, reading(path):
+        tensors, _, start = _header(file, path)
+        if name not in tensors:
+            raise damaged(path, f"no {name!r} in it")
+        count, *rest = tensors[name].shape
+        dtype, at = tensors[name].dtype, tensors[name].data_offsets[0]
+        bytes_of_row = math.prod(rest) * _TYPES[dtype].itemsize
+        for first in range(0, count, rows):
+            last = min(first + rows, count)
+            place = (at + first * bytes_of_row, at + last * bytes_of_row)
+            yield (
+                first,
+                _tensor(file, path, _About(dtype=dtype, shape=[last - first, *rest], data_offsets=place), start),
+            )
+
+
+def digest(weights: Mapping[str, Tensor]) -> str:
+    """What tells these weights from others, for the record."""
+    total = hashlib.sha256()
+    for name in sorted(weights):
+        total.update(name.encode())
+        tensor = weights[name].detach().cpu().contiguous()
+        total.update(tensor.flatten().view(torch.uint8).numpy().tobytes())  # as bytes: NumPy has no bfloat16
+    return total.hexdigest()[:16]
 
 
 def damaged(path: Path, reason: str) -> FedawsError:

@@ -95,7 +95,7 @@ def test_mistakes_are_one_line_and_exit_code_two(refused: Refused, cli: Cli, run
     assert "'Eve' is not enrolled" in refused("remove", gallery, "Eve")
     assert "No such file" in refused("remove", place / "no", "Eve")
     assert "is not a run folder" in refused("enroll", gallery, "Eve", first, "-m", place)
-    assert "neither an .npz nor a picture" in refused("enroll", gallery, "Eve", place / "a.wav", "-m", run)
+    assert "neither an .npz nor a picture" in refused("enroll", gallery, "Eve", place / "a.txt", "-m", run)
     np.savez(place / "narrow.npz", x=np.zeros((2, 3), np.float32))
     assert "wanted [examples, 12]" in refused("enroll", gallery, "Eve", place / "narrow.npz", "-m", run)
     gallery.write_bytes(b"spoilt")

@@ -156,8 +156,9 @@ def test_the_home_folder_may_be_written_as_a_tilde(good: Path, monkeypatch: pyte
 
 
 def test_an_unknown_data_set_names_the_known_ones() -> None:
-    assert "there are digits, synthetic, cifar10, cifar100, images, delicious, yso-finna-en, " in refusal(
-        lambda: load_data(config("data.name=mnist"))
+    assert (
+        "there are digits, synthetic, cifar10, cifar100, audiomnist, images, sounds, delicious, yso-finna-en, "
+        in refusal(lambda: load_data(config("data.name=mnist")))
     )
 
 

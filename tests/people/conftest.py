@@ -1,14 +1,16 @@
-"""A small run on the digits 0 … 4; 5 … 9 took no part in it."""
+"""A small run on the digits 0 … 4, 5 … 9 took no part in it; and one on six voices, six others took no part in it."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+import soundfile
 from numpy.typing import NDArray
 
 import fedaws
 from fedaws.data.sources.digits import digits
+from fedaws.data.sources.made_voices import voice
 from fedaws.evaluate.error_rates import Figure, Threshold
 
 Array = NDArray[np.float32]
@@ -43,3 +45,39 @@ def exported_with_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("exported") / "all"
     measured = Threshold(0.75, Figure(0.01, 0.0, 0.03), Figure(0.2, 0.1, 0.3), people=5)
     return fedaws.export(trained.run, folder, threshold=measured, with_rows=True)
+
+
+# --- voices ---------------------------------------------------------------------------------------------------------
+
+TRAINED, STRANGERS = range(6), range(6, 12)
+SETTINGS = [
+    "data.name=sounds",
+    "data.seconds=0.5",
+    "model.name=conv1d",
+    "model.sample_rate=8000",
+    "model.channels=[16, 16]",
+]
+TRAINING = ["model.embedding_dim=16", "train.rounds=40", "server.optimizer=muon", "server.lr=0.02"]
+TRAINING += ["clients.lr=1.0", "clients.class_lr=0.1", "clients.examples_per_step=4"]
+
+
+def record(folder: Path, person: int, utterances: range, kind: str = "wav", rate: int = 8000) -> Path:
+    """A folder of somebody's recordings."""
+    folder.mkdir(parents=True)
+    for i in utterances:
+        soundfile.write(folder / f"{i}.{kind}", voice(person, i, rate, 0.5), rate)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """people/ who trained, strangers/ who did not, run/, and phone/, which was exported from it."""
+    place = tmp_path_factory.mktemp("voices")
+    for p in TRAINED:
+        record(place / "people" / f"p{p}", p, range(4))
+    for p in STRANGERS:
+        record(place / "strangers" / f"p{p}", p, range(8), "flac")
+    config = fedaws.Config().override([*SETTINGS, *TRAINING, f"data.root={place / 'people'}"])
+    run = fedaws.train(config=config, folder=place / "run")
+    fedaws.export(run, place / "phone")
+    return place

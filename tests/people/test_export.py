@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import torch
+import scipy.sparse as sp
 from safetensors.numpy import load_file
 
 import fedaws
@@ -21,7 +21,6 @@ from fedaws.people.digest import model_digest
 from fedaws.people.export import export
 from fedaws.record.folder import PrivacyFacts
 from fuzz.mutations import mutated
-from helpers import refusal
 from people.conftest import Trained
 
 
@@ -141,13 +140,19 @@ def test_model_json_says_what_a_private_runs_record_does(trained: Trained, tmp_p
     assert "biometric template" in told
 
 
-def test_sparse_encoders_are_refused(tmp_path: Path) -> None:
-    x = torch.eye(6).repeat(2, 1)
-    run = fedaws.train(
-        fedaws.from_arrays(x, torch.arange(12) % 3),
-        config=fedaws.Config().override(["model.name=bag", "train.rounds=1"]),
-    )
-    assert "cannot be exported" in refusal(lambda: fedaws.export(run, tmp_path / "phone"))
+def test_sparse_examples_are_embedded_alike(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    whole = rng.random((300, 9)).astype(np.float32).round(0)  # more than a block
+    whole[0] = 0  # nothing in it
+    x = sp.csr_matrix(whole)
+    settings = ["model.name=bag", "model.residual=true", "train.rounds=2"]
+    data = fedaws.from_sparse(x, sp.csr_matrix(np.eye(3)[np.arange(300) % 3]))
+    run = fedaws.train(data, config=fedaws.Config().override(settings))
+    device = Device.load(fedaws.export(run, tmp_path / "phone"))
+    np.testing.assert_allclose(device.embed(x), run.embed(x).numpy(), atol=1e-5)
+    assert "wanted a matrix of scipy.sparse" in device_refusal(lambda: device.embed(np.ones((2, 9))))
+    assert "wanted a matrix of scipy.sparse" in device_refusal(lambda: device.embed(x[:, :5]))
+    assert "negative" in device_refusal(lambda: device.embed(-x))
 
 
 # --- the device -------------------------------------------------------------------------------------------------------

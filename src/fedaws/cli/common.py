@@ -28,6 +28,7 @@ _EXTRAS = {
     "onnxruntime": "export",
     "dp_accounting": "privacy",
     "optuna": "tune",
+    "soundfile": "audio",
 }
 """Modules that not everybody has, and the extra that brings them."""
 
@@ -119,7 +120,7 @@ def name_of_data(cfg: Config) -> str:
     >>> name_of_data(Config(data={"name": "some/place.npz"})), name_of_data(Config(data={"name": "cifar10"}))
     ('place', 'cifar10')
     """
-    in_folder = cfg.data.name in ("images", "xc") and cfg.data.root
+    in_folder = cfg.data.name in ("images", "sounds", "xc") and cfg.data.root
     name = Path(cfg.data.root or "").resolve().name if in_folder else Path(cfg.data.name).name.removesuffix(".npz")
     plain = re.sub(r"[^\w .+-]", "-", name)[:100]
     return plain if re.match(r"\w", plain) else f"data{plain}"[:100]

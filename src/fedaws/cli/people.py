@@ -1,6 +1,8 @@
-"""`fedaws enroll | verify | identify | remove | trials | export`: people after training."""
+"""`fedaws enroll | verify | identify | remove | trials | predict | demo | export`: a model after training."""
 
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +22,9 @@ GalleryFile = Annotated[Path, typer.Argument(metavar="GALLERY", help="The file o
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Any text without control characters.")]
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE…", help="Examples of one person: .npz files with an array x, pictures, or folders."),
+    typer.Argument(
+        metavar="FILE…", help="Examples of one person: sounds, pictures, .npz files with an array x, or folders."
+    ),
 ]
 ModelFolder = Annotated[
     Path, typer.Option("--model", "-m", metavar="RUN|EXPORTED", help="A run folder, or one by `fedaws export`.")
@@ -44,6 +48,8 @@ def register(app: typer.Typer) -> None:
     )
     app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
     app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
+    app.command("predict", epilog="Example: fedaws predict runs/delicious test.txt --top 5")(predict_command)
+    app.command("demo", epilog="Example: fedaws demo voices")(demo_command)
     app.command("export", epilog="Example: fedaws export runs/first --out phone --quantize int8")(export_command)
 
 
@@ -127,9 +133,9 @@ def trials_command(
     trials: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[LIST]",
-            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y; "
-            "by default the run's own strangers.",
+            metavar="[LIST|PEOPLE]",
+            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files; a folder with a folder for each person; "
+            "or an .npz with x and whose each is, y; by default the run's own strangers.",
         ),
     ] = None,
     files: Annotated[
@@ -151,12 +157,13 @@ def trials_command(
         from fedaws.evaluate.trials import write_scores
         from fedaws.people.strangers import final, threshold_among
 
-        if out is not None and (trials is None or trials.suffix.lower() == ".npz"):
-            raise FedawsError("--out writes the scores of a list; an .npz and a run's strangers have no names for them")
+        people = trials is not None and (trials.is_dir() or trials.suffix.lower() == ".npz")
+        if out is not None and (trials is None or people):
+            raise FedawsError("--out writes the scores of a list; people and a run's strangers have no names for them")
         sure, parts = True, dict["Part", "Comparisons"]()
         if trials is None:
             parts = _of_the_run(source, enroll)
-        elif trials.suffix.lower() == ".npz":
+        elif people:
             parts["strangers"] = _compared_all(source, trials, enroll or 5)
         else:
             scores = _scored(source, trials, files or trials.parent)
@@ -176,6 +183,73 @@ def trials_command(
                 )
             told["threshold"] = _threshold_dict(threshold_among(parts, far=far, frr=frr, draws=draws))
         print_json(told) if json else _show(told)
+
+
+def predict_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Examples: a text of the XC repository or a matrix by scipy.sparse.save_npz where they are sparse, "
+            "else an .npz with an array x, a picture, a sound, or a folder of them.",
+        ),
+    ],
+    top: Annotated[int, typer.Option(min=1, help="So many classes of each example.")] = 5,
+    rows: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="W in half precision, by --save-rows: it is not held in memory.")
+    ] = None,
+    save_rows: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="First write W there in half precision, for --rows.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 4096,
+    json: Json = False,
+) -> None:
+    """Print the likeliest classes of each example in a file: a line each, `class score` from the best on."""
+    with user_errors():
+        from fedaws.people.predict import predict
+        from fedaws.training.run import load
+
+        loaded = load(run, rows=rows)
+        if save_rows is not None:
+            loaded.save_half_rows(save_rows)
+        guesses = predict(loaded, file, top, batch)
+        if json:
+            print_json({"examples": [[guess._asdict() for guess in each] for each in guesses]})
+            return
+        for each in guesses:
+            print("\t".join(f"{guess.name} {guess.score:.4f}" for guess in each))
+
+
+def demo_command(
+    what: Annotated[str, typer.Argument(metavar="voices", help="What the door knows people by: voices.")],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="RUN|EXPORTED", help="A model of sound; by default one of made voices."),
+    ] = None,
+    threshold: Limit = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="Keep who is enrolled in this file; by default they are forgotten at the end.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+) -> None:
+    """Show enrolling, opening, rejecting and forgetting on a page of this computer's own; Ctrl-C ends it."""
+    with user_errors(), TemporaryDirectory() as aside:
+        if what != "voices":
+            raise FedawsError(f"demo {what}; wanted voices")
+        from fedaws.people.demo import Door, made_model, server
+        from fedaws.people.inputs import load_model
+
+        if model is None:
+            console.say("training on thirty voices that nobody has …")
+            loaded, measured = made_model()
+            door = Door(loaded, gallery or Path(aside, "people"), measured if threshold is None else threshold)
+        else:
+            door = Door(load_model(model), gallery or Path(aside, "people"), threshold)
+        with server(door, port) as page:
+            print(f"open http://127.0.0.1:{page.server_port}/ in a browser; Ctrl-C ends it", flush=True)
+            with suppress(KeyboardInterrupt):
+                page.serve_forever()
 
 
 def export_command(
@@ -232,8 +306,9 @@ def _compared_all(source: Path, path: Path, enroll: int) -> "Comparisons":
     from fedaws.people.gallery import embeddings_of
     from fedaws.people.inputs import load_model, read_people
 
-    x, people = read_people(path)
-    return comparisons(embeddings_of(load_model(source), x), people, enroll)
+    model = load_model(source)
+    x, people = read_people(path, model)
+    return comparisons(embeddings_of(model, x), people, enroll)
 
 
 def _of_the_run(source: Path, enroll: int | None) -> "dict[Part, Comparisons]":

@@ -40,7 +40,12 @@ inverse of it, and one such example would drown all others."""
 def embed(encoder: nn.Module, theta: Params, x: Rows, normalize: bool = True) -> Tensor:
     """g_θ(x), on the unit sphere unless `normalize` is off; [B, d]."""
     embeddings: Tensor = functional_call(encoder, theta, (x,))
-    return F.normalize(embeddings, dim=-1, eps=_SHORTEST) if normalize else embeddings
+    return on_sphere(embeddings) if normalize else embeddings
+
+
+def on_sphere(embeddings: Tensor) -> Tensor:
+    """Embeddings [B, d] at unit length, but for those that are nearly nothing."""
+    return F.normalize(embeddings, dim=-1, eps=_SHORTEST)
 
 
 def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> ExampleLosses:

@@ -13,11 +13,13 @@ from torch import Tensor
 from fedaws.config import SPARSE, Config
 from fedaws.data.federated import FederatedData, as_features, as_labels, from_arrays, hold_out
 from fedaws.data.label_sets import Split, from_sparse, inverse_propensities
+from fedaws.data.sources.audiomnist import audiomnist
 from fedaws.data.sources.cifar import cifar
 from fedaws.data.sources.digits import digits
 from fedaws.data.sources.download import cache_folder
 from fedaws.data.sources.images import images
 from fedaws.data.sources.npz import read_npz
+from fedaws.data.sources.sounds import sounds
 from fedaws.data.sources.synthetic import synthetic
 from fedaws.data.sources.xc import SETS, some_rows, xc
 from fedaws.data.sources.xc_synthetic import xc_synthetic
@@ -135,15 +137,26 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
             if root is None:
                 raise FedawsError("data.name=images needs the folder of images; set data.root")
             return images(root, data.image_size)
+        case "audiomnist" | "sounds":
+            return _recordings(cfg, root)
         case path if path.endswith(".npz"):
             return _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common])), None
         case "own":
             raise FedawsError("data.name=own: the data were given in Python; give them again: fedaws.train(data, …)")
         case name:
             raise FedawsError(
-                f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, images, {', '.join(SPARSE)}, "
-                "or the path of an .npz file"
+                f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, audiomnist, images, sounds, "
+                f"{', '.join(SPARSE)}, or the path of an .npz file"
             )
+
+
+def _recordings(cfg: Config, root: Path | None) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    rate, seconds = cfg.model.sample_rate, cfg.data.seconds
+    if cfg.data.name == "audiomnist":
+        return audiomnist(_roots(cfg), cache_folder(), rate, seconds)
+    if root is None:
+        raise FedawsError("data.name=sounds needs the folder of recordings; set data.root")
+    return sounds(root, rate, seconds)
 
 
 def _first_there(path: Path, folders: list[Path | None]) -> Path:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from fedaws.device import store
 from fedaws.device.errors import DeviceError
 from fedaws.device.gallery import MIN_COHESION, Gallery, Person
+from fedaws.device.sound import Samples, read_sound
 
 FORMAT = "fedaws-device-1"
 MODEL, ENCODER, PEOPLE = "model.json", "encoder.onnx", "people.safetensors"
 """The files of an exported folder; the last holds whoever is enrolled."""
+SPARSE_INPUTS = ("features", "rows", "weights", "blank")
+"""What an encoder of sparse examples is given: their entries, and a zero for every example."""
 _LARGEST = {MODEL: 1 << 20, ENCODER: 1 << 31}  # bytes
 _BLOCK = 256  # examples at a time
 
@@ -31,6 +35,8 @@ class About:
     dtype: str  # float32, or uint8: bytes, which the model itself divides by 255
     encoder_sha256: str
     threshold: float | None  # measured, if it was
+    sample_rate: int | None = None  # of waveforms, where examples are such
+    sparse: bool = False  # whether examples are rows of a sparse matrix
 
 
 class Device:
@@ -55,14 +61,21 @@ class Device:
         content, _ = store.read(place / ENCODER, _LARGEST[ENCODER])
         if hashlib.sha256(content).hexdigest() != about.encoder_sha256:
             raise DeviceError(f"{place / ENCODER} is not the encoder that {MODEL} speaks of; export again")
-        return cls(about, _session(content, place / ENCODER), gallery or place / PEOPLE)
+        session = _session(content, place / ENCODER, SPARSE_INPUTS if about.sparse else ("x",))
+        return cls(about, session, gallery or place / PEOPLE)
 
     def embed(self, x: ArrayLike) -> NDArray[np.float32]:
-        """g(x) of examples [n, …]; [n, d]."""
-        examples = self._checked(x)
-        blocks = [self._session.run(None, {"x": examples[i : i + _BLOCK]})[0] for i in range(0, len(examples), _BLOCK)]
+        """g(x) of examples [n, …], for a model of sparse ones a matrix of scipy's; [n, d]."""
+        inputs = self._sparse_blocks(x) if self.about.sparse else self._blocks(x)
+        blocks = [self._session.run(None, each)[0] for each in inputs]
         embeddings: NDArray[np.float32] = np.concatenate(blocks)
         return embeddings
+
+    def read(self, path: str | Path) -> Samples:
+        """The examples [n, samples] of a recording (wav, flac, ogg), for a model of waveforms; needs soundfile."""
+        if self.about.sample_rate is None:
+            raise DeviceError(f"{path}: the model takes {self._wanted} and no sound; prepare it as those were")
+        return read_sound(path, self.about.sample_rate, *self.about.shape)
 
     def enroll(
         self, name: str, x: ArrayLike, min_cohesion: float = MIN_COHESION, threshold: float | None = None
@@ -85,6 +98,29 @@ class Device:
     def remove(self, name: str) -> None:
         """Forget somebody; nothing of them is left in the file."""
         self.gallery.remove(name)
+
+    def _blocks(self, x: ArrayLike) -> Iterator[dict[str, NDArray[Any]]]:
+        examples = self._checked(x)
+        for i in range(0, len(examples), _BLOCK):
+            yield {"x": examples[i : i + _BLOCK]}
+
+    def _sparse_blocks(self, x: Any) -> Iterator[dict[str, NDArray[Any]]]:
+        if not hasattr(x, "tocsr") or x.ndim != 2 or x.shape[1:] != self.about.shape or not x.shape[0]:
+            shape = getattr(x, "shape", None)
+            raise DeviceError(
+                f"x is a {type(x).__name__} of shape {shape}; wanted a matrix of scipy.sparse, {self._wanted}"
+            )
+        matrix = x.tocsr()
+        for i in range(0, matrix.shape[0], _BLOCK):
+            part = matrix[i : i + _BLOCK]
+            values = np.asarray(part.data, np.float32)
+            if not np.isfinite(values).all() or (values < 0).any():
+                raise DeviceError("x has negative, NaN or infinite values; leave those examples out")
+            rows = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+            totals = np.bincount(rows, values, part.shape[0])
+            weights = (values / np.maximum(totals[rows], np.finfo(np.float32).tiny)).astype(np.float32)
+            entries = (part.indices.astype(np.int64), rows.astype(np.int64), weights)
+            yield dict(zip(SPARSE_INPUTS, (*entries, np.zeros((part.shape[0], 1), np.float32)), strict=True))
 
     def _checked(self, x: ArrayLike) -> NDArray[Any]:
         try:
@@ -123,10 +159,17 @@ def read_about(folder: Path) -> About:
             example["dtype"],
             str(facts["encoder_sha256"]),
             None if measured is None else float(measured["threshold"]),
+            facts.get("sample_rate"),
+            facts.get("sparse", False),
         )
         sizes = (about.dim, *about.shape)
         if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes) or math.prod(sizes) >= 1 << 40:
             raise ValueError(f"sizes {sizes!r:.80}")
+        if type(about.sparse) is not bool or (about.sparse and (len(about.shape) != 1 or about.dtype != "float32")):
+            raise ValueError(f"sparse {about.sparse!r:.40} for {about.dtype!r:.40} of shape {about.shape!r:.80}")
+        rate = about.sample_rate
+        if rate is not None and (type(rate) is not int or not 0 < rate < 1 << 20 or len(about.shape) != 1):
+            raise ValueError(f"sample_rate {about.sample_rate!r:.40} for examples of shape {about.shape!r:.80}")
         if about.dtype not in ("float32", "uint8") or not (about.threshold is None or -1 <= about.threshold <= 1):
             raise ValueError(f"examples of {about.dtype!r:.40}, threshold {about.threshold}")
     except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -135,7 +178,7 @@ def read_about(folder: Path) -> About:
     return about
 
 
-def _session(content: bytes, path: Path) -> Any:
+def _session(content: bytes, path: Path, inputs: tuple[str, ...]) -> Any:
     try:
         import onnxruntime  # noqa: PLC0415 - a gallery of embeddings does without
     except ImportError as error:
@@ -149,6 +192,6 @@ def _session(content: bytes, path: Path) -> Any:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception for each of its codes, below no class of its own
         raise DeviceError(f"{path} cannot be run: {' '.join(str(error).split())[:200]}; export again") from None
-    if [each.name for each in session.get_inputs()] != ["x"] or len(session.get_outputs()) != 1:
-        raise DeviceError(f"{path} is no encoder: wanted one input x and one output; export again")
+    if tuple(each.name for each in session.get_inputs()) != inputs or len(session.get_outputs()) != 1:
+        raise DeviceError(f"{path} is no encoder: wanted {', '.join(inputs)} and one output; export again")
     return session

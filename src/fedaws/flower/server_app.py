@@ -35,9 +35,10 @@ from fedaws.models import batch_norms, build_encoder, evaluating, trainable
 from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
 from fedaws.record.journal import Journal
 from fedaws.report.page import try_report
+from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup
 from fedaws.training.session import Reporter, Session
-from fedaws.training.warm_start import begin_with, digest, weights_of
+from fedaws.training.warm_start import begin_with, weights_of
 from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")

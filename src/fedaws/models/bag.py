@@ -34,6 +34,10 @@ class Bag(nn.Module):
         """Embeddings, not yet of unit length, [B, d]; zeros for an example without features."""
         sparse = x if isinstance(x, SparseRows) else from_dense(x)
         h: Tensor = self.lookup(sparse, self.table)
+        return self.after(h)
+
+    def after(self, h: Tensor) -> Tensor:
+        """What the layers make of the means [B, d] of the features' rows."""
         if self.layers is None:
             return h
         out: Tensor = self.layers(h)

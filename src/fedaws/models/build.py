@@ -11,6 +11,7 @@ from fedaws.config import ModelConfig
 from fedaws.errors import FedawsError
 from fedaws.models.bag import Bag
 from fedaws.models.batchnorm import batch_norms
+from fedaws.models.conv1d import conv1d
 from fedaws.models.mlp import mlp
 from fedaws.models.resnet import resnet
 from fedaws.sparse import Rows, SparseRows
@@ -26,6 +27,8 @@ def build_encoder(cfg: ModelConfig, example_shape: Sequence[int], seed: int) -> 
                 return mlp(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.first_bias)
             case "bag":
                 return Bag(math.prod(example_shape), cfg.hidden, cfg.embedding_dim, cfg.residual)
+            case "conv1d":
+                return conv1d(example_shape, cfg.channels, cfg.hidden, cfg.embedding_dim, cfg.sample_rate)
             case "own":
                 raise FedawsError(
                     "model.name=own: the encoder was given in Python; give it again: fedaws.train(data, encoder, …)"

@@ -6,7 +6,15 @@ import json
 import torch
 from torch import Tensor
 
+from fedaws.config import SOUNDS
 from fedaws.training.run import Run
+
+
+def sample_rate(run: Run) -> int | None:
+    """Samples a second, where a run's examples are waveforms; None where they are not, or nobody knows."""
+    model, facts = run.config.model, run.facts
+    waveforms = model.name == "conv1d" or run.config.data.name in SOUNDS
+    return model.sample_rate if waveforms and len(facts.example_shape) == 1 else None
 
 
 def model_digest(run: Run) -> str:
@@ -19,6 +27,8 @@ def model_digest(run: Run) -> str:
     form = {
         "encoder": facts.encoder_name if facts.own_encoder else model.name,
         "hidden": model.hidden,
+        "channels": model.channels,
+        "sample_rate": model.sample_rate,
         "residual": model.residual,
         "norm": model.norm,
         "normalize": run.model.normalize,

@@ -5,10 +5,10 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
-from fedaws.core.local import embed
+from fedaws.core.local import embed, on_sphere
 from fedaws.data.federated import as_input
 from fedaws.device import gallery as core
-from fedaws.device.model import ENCODER, FORMAT, MODEL, PEOPLE
+from fedaws.device.model import ENCODER, FORMAT, MODEL, PEOPLE, SPARSE_INPUTS
 from fedaws.errors import FedawsError
 from fedaws.evaluate.error_rates import Figure, Threshold
 from fedaws.evaluate.model import REMOVED
 from fedaws.files import checked, read_json, write_bytes, write_text
 from fedaws.models import set_weights
-from fedaws.people.digest import model_digest
+from fedaws.models.bag import Bag
+from fedaws.people.digest import model_digest, sample_rate
 from fedaws.people.gallery import told
 from fedaws.record.folder import PrivacyFacts
 from fedaws.training.run import Run
@@ -50,6 +51,30 @@ class _ToEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, …] → [B, d]."""
         return embed(self.encoder, {}, as_input(x), self.normalize)
+
+
+class _SparseToEmbedding(nn.Module):
+    """The same for sparse examples, whose entries are given one by one: of which example, which feature, how much."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(run.encoder).cpu().eval().requires_grad_(False)
+        set_weights(self.encoder, run.theta)
+        self.normalize = run.model.normalize
+
+    def forward(self, features: Tensor, rows: Tensor, weights: Tensor, blank: Tensor) -> Tensor:
+        """[E], [E], [E] and, to say how many examples there are, zeros [B, 1] → [B, d]."""
+        encoder = cast(Bag, self.encoder)
+        entries = encoder.table[features] * weights[:, None]
+        h = blank.expand(-1, entries.shape[1]).clone().index_add(0, rows, entries)
+        z = encoder.after(h)
+        return on_sphere(z) if self.normalize else z
+
+
+def to_embedding(run: Run) -> tuple[nn.Module, Tensor]:
+    """The module x → g(x) with everything that `Run.embed` does inside it, and two examples of zeros to trace it."""
+    dtype = torch.uint8 if run.facts.example_dtype == "uint8" else torch.float32
+    return _ToEmbedding(run), torch.zeros(2, *run.facts.example_shape, dtype=dtype)
 
 
 def export(
@@ -80,15 +105,11 @@ def export(
     Path
         The folder.
     """
-    if run.config.model.name == "bag" and not run.facts.own_encoder:
-        raise FedawsError(
-            "an encoder of sparse examples (model.name=bag) cannot be exported; train one of dense examples"
-        )
     place = Path(folder)
     content = _onnx(run)
     digest = model_digest(run)
     if quantize is not None:
-        content = _with_small_weights(content)
+        content = _with_small_weights(content, {f"encoder.{name}" for name in run.theta})
         digest = hashlib.sha256(f"{digest} {quantize}".encode()).hexdigest()
     dim = run.W.shape[1]
     facts: dict[str, Any] = {
@@ -97,9 +118,9 @@ def export(
         "encoder_sha256": hashlib.sha256(content).hexdigest(),
         "dim": dim,
         "example": {"shape": list(run.facts.example_shape), "dtype": run.facts.example_dtype},
-        "preprocessing": "bytes are divided by 255 inside the model"
-        if run.facts.example_dtype == "uint8"
-        else "none: numbers are taken as they are",
+        "preprocessing": _preprocessing(run),
+        "sample_rate": sample_rate(run),
+        "sparse": isinstance(run.encoder, Bag),
         "unit_length": run.model.normalize,
         "quantized": quantize,
         "threshold": None if threshold is None else _measured(threshold),
@@ -154,6 +175,17 @@ class _Trials(BaseModel):
     threshold: _Measured
 
 
+def _preprocessing(run: Run) -> str:
+    if isinstance(run.encoder, Bag):
+        return "entries of sparse examples; each weighs its value over the sum of its example's values"
+    if run.facts.example_dtype == "uint8":
+        return "bytes are divided by 255 inside the model"
+    rate = sample_rate(run)
+    if rate is None:
+        return "none: numbers are taken as they are"
+    return f"waveforms of one channel, from -1 to 1, {rate} samples a second; their spectrum is made inside the model"
+
+
 def _measured(threshold: Threshold) -> dict[str, Any]:
     rates = {name: getattr(threshold, name)._asdict() for name in ("far", "frr")}
     return {"threshold": threshold.threshold, **rates, "people": threshold.people}
@@ -176,16 +208,15 @@ def _onnx(run: Run) -> bytes:
         import onnxscript  # noqa: F401, PLC0415
     except ImportError as error:
         raise FedawsError(f"exporting needs onnx and onnxscript ({error}); pip install 'fedaws[export]'") from None
-    dtype = torch.uint8 if run.facts.example_dtype == "uint8" else torch.float32
-    example = torch.zeros(2, *run.facts.example_shape, dtype=dtype)
+    module, inputs, free = _traced(run)
     with _quiet():
         try:
             program = torch.onnx.export(
-                _ToEmbedding(run),
-                (example,),
+                module,
+                tuple(inputs.values()),
                 dynamo=True,
-                dynamic_shapes=({0: "batch"},),
-                input_names=["x"],
+                dynamic_shapes=free,
+                input_names=list(inputs),
                 output_names=["embedding"],
                 verbose=False,
             )
@@ -200,8 +231,21 @@ def _onnx(run: Run) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _with_small_weights(content: bytes) -> bytes:
-    """The same graph with its larger weights as bytes, of each row the largest number being 127 steps."""
+def _traced(run: Run) -> tuple[nn.Module, dict[str, Tensor], tuple[dict[int, str], ...]]:
+    """The module, examples of its inputs by name, and which of their sizes are free."""
+    if not isinstance(run.encoder, Bag):
+        module, example = to_embedding(run)
+        return module, {"x": example}, ({0: "batch"},)
+    entries, features = torch.zeros(3), torch.zeros(3, dtype=torch.int64)
+    inputs = dict(zip(SPARSE_INPUTS, (features, torch.tensor([0, 0, 1]), entries, torch.zeros(2, 1)), strict=True))
+    return _SparseToEmbedding(run), inputs, ({0: "entries"}, {0: "entries"}, {0: "entries"}, {0: "batch"})
+
+
+def _with_small_weights(content: bytes, trained: Collection[str]) -> bytes:
+    """The same graph with its larger trained weights as bytes, of each row the largest number being 127 steps.
+
+    Constants, as those of a spectrum, stay: after a logarithm their steps would be heard.
+    """
     import onnx  # noqa: PLC0415 - an extra
     from onnx import helper, numpy_helper  # noqa: PLC0415
 
@@ -210,6 +254,8 @@ def _with_small_weights(content: bytes) -> bytes:
     first = []
     for weight in list(graph.initializer):
         values = numpy_helper.to_array(weight)
+        if weight.name not in trained:
+            continue
         if values.dtype != np.float32 or values.ndim < 2 or values.size < _SMALLEST:
             continue
         largest = np.abs(values.reshape(len(values), -1)).max(1)

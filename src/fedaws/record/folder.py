@@ -1,7 +1,7 @@
 """The run folder: config.toml, metrics.jsonl, checkpoints/, model/; all of it in docs/run-folder.md."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -232,12 +232,17 @@ class RunFolder:
         state = ServerState(facts.round, theta, W, bias=bias)
         write_tensors(self.model_file, pack(state), facts.model_dump(mode="json"))
 
-    def load_model(self) -> SavedModel:
-        """The finished model, or an unfinished run's newest checkpoint."""
+    def load_model(self, instead_of_rows: tuple[int, int] | None = None) -> SavedModel:
+        """The finished model, or an unfinished run's newest checkpoint.
+
+        Its rows can stay where they are: then W is nothing of the shape `instead_of_rows`, and takes no memory.
+        """
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
             raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
-        tensors, facts = read_state(source)
+        tensors, facts = read_state(source, without=() if instead_of_rows is None else ("W",))
+        if instead_of_rows is not None:
+            tensors["W"] = torch.full((1, 1), torch.nan).expand(instead_of_rows)
         W = tensors.get("W")
         bias = tensors.get("bias")
         if W is None or W.ndim != 2:
@@ -253,17 +258,21 @@ def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def read_state(path: Path, rank: int = 0, world: int = 1) -> tuple[dict[str, Tensor], Facts]:
+def read_state(
+    path: Path, rank: int = 0, world: int = 1, without: Collection[str] = ()
+) -> tuple[dict[str, Tensor], Facts]:
     """The tensors of a checkpoint or model and what it says of them; of tensors whose rows are shared out among `world`
     processes those of `rank`, however many processes have written them.
     """
-    tensors, text = read_tensors(path)
+    tensors, text = read_tensors(path, tensor_sizes(path).keys() - without if without else None)
     try:
         facts = Facts.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise damaged(path, f"its facts are wrong ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
     for name, count in facts.shared.items():
+        if name in without:
+            continue
         if name not in tensors or not tensors[name].ndim:
             raise damaged(path, f"it has no rows of {name!r}")
         files = [path, *(rows_file(path, writer, facts.ranks) for writer in range(1, facts.ranks))]

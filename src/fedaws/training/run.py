@@ -16,6 +16,7 @@ from fedaws.data.label_sets import as_sparse
 from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Model, TestSet, evaluate
+from fedaws.evaluate.half_rows import HalfRows, write_half_rows
 from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.model import REMOVED
 from fedaws.evaluate.precision import Ranking
@@ -24,6 +25,7 @@ from fedaws.models import build_encoder, example_shape_fits, model_tensors, set_
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Metrics
 from fedaws.sparse import Rows, SparseRows, is_scipy
+from fedaws.tensor_files import digest
 from fedaws.types import Params
 
 
@@ -37,6 +39,7 @@ class Run:
     metrics: list[Metrics] = field(default_factory=list)
     data: FederatedData | None = None
     folder: Path | None = None
+    half_rows: HalfRows | None = None  # where W itself was left on the disk
 
     @property
     def encoder(self) -> nn.Module:
@@ -51,6 +54,8 @@ class Run:
     @property
     def W(self) -> Tensor:  # noqa: N802 - the paper's letter
         """The class embeddings, [C, d]. To add or remove a class use :meth:`with_class` and :meth:`without_class`."""
+        if self.half_rows is not None:
+            raise FedawsError("the rows of W were left on the disk, for identify alone; load the run without rows")
         return self.model.W
 
     @property
@@ -62,26 +67,37 @@ class Run:
         """g(x) of examples [B, …], NumPy, torch or, where the model was trained on such, scipy's sparse; [B, d]."""
         return self.model.embed(self._checked(x))
 
-    def identify(self, x: Any, k: int = 1, index: ClassIndex | None = None, probes: int = 16) -> Ranking:
+    def identify(self, x: Any, k: int = 1, index: ClassIndex | HalfRows | None = None, probes: int = 16) -> Ranking:
         """The k most likely classes of each example, and their scores.
 
         With an index only the classes in the `probes` cells nearest to the example are looked at: faster for few
-        examples among very many classes, but it may miss some.
+        examples among very many classes, but it may miss some. With :class:`fedaws.evaluate.half_rows.HalfRows` all
+        classes are looked at, read from their file a piece at a time.
         """
         if type(k) is not int or k < 1:
             raise FedawsError(f"k={k!r}; wanted a whole number of classes, at least one")
+        index = index or self.half_rows
         if index is None:
             return self.model.rank(self.embed(x), k)
-        if index.num_classes != len(self.W):
+        if index.num_classes != len(self.model.W):
             raise FedawsError(
-                f"the index has {index.num_classes} classes, the model {len(self.W)}; make it by this run's index()"
+                f"the index has {index.num_classes} classes, the model {len(self.model.W)}; make it by this run's "
+                "index() or save_half_rows()"
             )
         return index.rank(self.embed(x), k, probes)
+
+    def save_half_rows(self, path: str | Path) -> Path:
+        """Keep W in half precision in a file of its own, half the size: for `fedaws.load(folder, rows=path)`.
+
+        It holds everybody's row. Scores differ in the fourth digit.
+        """
+        write_half_rows(Path(path), self.W, self.model.shift, digest(self.theta))
+        return Path(path)
 
     def names_of(self, classes: Tensor) -> Any:
         """The names of classes as :meth:`identify` gives them, in lists of the same form; without names the numbers."""
         classes = torch.as_tensor(classes)
-        names: Sequence[Any] = self.class_names or range(len(self.W))
+        names: Sequence[Any] = self.class_names or range(len(self.model.W))
         return [self.names_of(c) for c in classes] if classes.ndim else names[int(classes)]
 
     def index(self, cells: int | None = None) -> ClassIndex:
@@ -151,7 +167,7 @@ class Run:
 
     def __repr__(self) -> str:
         """Without the numbers: rows are people's templates."""
-        classes, dim = self.W.shape
+        classes, dim = self.model.W.shape
         return f"Run({self.config.name!r}, method={self.config.method!r}, {classes:,} classes in {dim} dimensions)"
 
     def save(self, folder: str | Path) -> Path:
@@ -189,11 +205,12 @@ class Run:
                 f"x has {features.shape[1]} features, the model was trained on {shape[0]}; number them as the training "
                 "examples were"
             )
-        example_shape_fits(self.encoder, as_input(features[:1]).to(self.W.device), self.W.shape[1])
-        return features.to(self.W.device)
+        W = self.model.W
+        example_shape_fits(self.encoder, as_input(features[:1]).to(W.device), W.shape[1])
+        return features.to(W.device)
 
 
-def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
+def load(folder: str | Path, encoder: nn.Module | None = None, rows: str | Path | None = None) -> Run:
     """The model in a run folder, or an unfinished run's newest checkpoint.
 
     Parameters
@@ -202,6 +219,9 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
         A folder that `fedaws.train`, the command line or `Run.save` wrote.
     encoder
         The encoder of your own that it was trained with, if it was.
+    rows
+        The file that this run's :meth:`Run.save_half_rows` wrote: the rows of W then stay on the disk, and the run is
+        for :meth:`Run.embed` and :meth:`Run.identify` alone.
 
     Returns
     -------
@@ -210,7 +230,10 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
     """
     record = RunFolder(Path(folder))
     cfg = record.config()
-    theta, W, facts, bias = record.load_model()
+    half_rows = None if rows is None else HalfRows(rows)
+    theta, W, facts, bias = record.load_model(None if half_rows is None else (half_rows.num_classes, half_rows.dim))
+    if half_rows is not None and half_rows.model != digest(theta):
+        raise FedawsError(f"{rows} has the rows of another model than {folder}; write it anew by save_half_rows")
     if encoder is None:
         if facts.own_encoder:
             raise FedawsError(
@@ -229,7 +252,7 @@ def load(folder: str | Path, encoder: nn.Module | None = None) -> Run:
         raise FedawsError(f"{folder} has {len(facts.class_names)} class names for {len(W)} rows; it is damaged")
     set_weights(encoder, theta)
     model = Model(encoder, theta, W, cfg.model.normalize, bias, cfg.model.crowding)
-    return Run(cfg, model, facts, record.metrics(), folder=record.path)
+    return Run(cfg, model, facts, record.metrics(), folder=record.path, half_rows=half_rows)
 
 
 def dtype_name(x: Rows) -> str:

@@ -39,11 +39,12 @@ from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
+from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup, check_stop
 from fedaws.training.protection import Protection, protect
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session, nothing_kept
-from fedaws.training.warm_start import Start, begin_with, digest, weights_of
+from fedaws.training.warm_start import Start, begin_with, weights_of
 from fedaws.types import AskSums, Broadcast, ClassFacts, Params, RunClients, ServerState, Update
 
 

@@ -1,6 +1,5 @@
 """Weights that training starts from instead of random ones: of another run, of a file, or given."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -63,13 +62,3 @@ def begin_with(encoder: nn.Module, weights: Params, warn: Callable[[str], None])
         parameter.copy_(weights[name])
     if len(weights) > len(wanted):
         warn(f"start has {len(weights) - len(wanted)} tensors that the encoder has no place for; they are left out")
-
-
-def digest(weights: Params) -> str:
-    """What tells these weights from others, for the record."""
-    total = hashlib.sha256()
-    for name in sorted(weights):
-        total.update(name.encode())
-        tensor = weights[name].detach().cpu().contiguous()
-        total.update(tensor.flatten().view(torch.uint8).numpy().tobytes())  # as bytes: NumPy has no bfloat16
-    return total.hexdigest()[:16]

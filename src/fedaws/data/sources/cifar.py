@@ -186,7 +186,7 @@ def _unpack(path: Path, version: Version) -> dict[str, bytes]:
     return contents
 
 
-def _is_published(file: io.BufferedReader | io.BytesIO, md5: str) -> bool:
+def _is_published(file: io.BufferedReader | io.BytesIO, md5: str | None) -> bool:
     return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
 
 

@@ -22,10 +22,10 @@ _STALE = 3600.0  # seconds without a write after which a partial file is a dead 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file on the web and the checksum its publisher gives for it."""
+    """A file on the web and the checksum its publisher gives for it; None: what is in it is checked by its reader."""
 
     url: str
-    md5: str
+    md5: str | None
 
     @property
     def name(self) -> str:
@@ -56,7 +56,9 @@ def fetch(archive: Archive, folder: Path, timeout: float = 30.0) -> Path:
         _sweep(archive, folder)
         # Several processes may be at it, each in a folder of its own; the last to end wins, with the same bytes.
         with TemporaryDirectory(prefix=f".{archive.name}.", suffix=".partial", dir=folder) as aside:
-            whole = pooch.retrieve(archive.url, f"md5:{archive.md5}", archive.name, aside, downloader=transfer)
+            whole = pooch.retrieve(
+                archive.url, archive.md5 and f"md5:{archive.md5}", archive.name, aside, downloader=transfer
+            )
             os.replace(whole, target)
     except RequestException as error:
         raise FedawsError(f"cannot download {archive.url}: {_reason(error)}; {elsewhere}") from None

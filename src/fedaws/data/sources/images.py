@@ -1,14 +1,13 @@
 """A folder of images per class: pictures of one's own."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fedaws.data.sources.folders import class_files
 from fedaws.errors import FedawsError
 from fedaws.files import open_regular
 
@@ -21,7 +20,6 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 _LARGEST = 1 << 28  # bytes of a file
 _PIXELS = 1 << 24  # that any image may have, and a large file this many for each of its bytes:
 _PER_BYTE = 100
-_LAYOUT = "train/<class>/<image> and test/<class>/<image>, or <class>/<image>"
 
 
 def images(
@@ -33,19 +31,9 @@ def images(
     The classes are the folders in `train`, or in `folder` itself where there are neither `train` nor `test`; without a
     `test` there is no test set. With a `size` the images are scaled and cut, around their centre, to that square.
     """
-    with _looking(folder):
-        train, test = folder / "train", folder / "test"
-        if test.is_dir() and not train.is_dir():
-            raise FedawsError(f"{folder} has a folder test but none train; wanted {_LAYOUT}")
-        classes = _classes(train if train.is_dir() else folder)
-        tested = _classes(test) if test.is_dir() else {}
-    names = tuple(classes)
-    beyond = [name for name in tested if name not in classes]
-    if beyond:
-        raise FedawsError(f"{test / beyond[0]} is a class that {train} has not; add it there or remove it here")
-    files = _numbered(classes, names)
+    files, tested, names = class_files(folder, SUFFIXES, "image")
     x, y = _read_all(files, size, None)
-    x_test, y_test = _read_all(_numbered(tested, names), size, x.shape[1:]) if tested else (None, None)
+    x_test, y_test = _read_all(tested, size, x.shape[1:]) if tested else (None, None)
     if _grey(x) and (x_test is None or _grey(x_test)):
         x = x[:, :1].copy()
         x_test = None if x_test is None else x_test[:, :1].copy()
@@ -54,37 +42,6 @@ def images(
 
 def _grey(x: Pictures) -> bool:
     return np.array_equal(x[:, 0], x[:, 1]) and np.array_equal(x[:, 0], x[:, 2])
-
-
-@contextmanager
-def _looking(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FedawsError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
-
-
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    """Class → its files, both in the order of their names."""
-    folders = sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
-    if not folders:
-        raise FedawsError(f"{folder} has no folders of images; wanted {_LAYOUT}")
-    for each in folders:
-        if not each.name.isprintable():  # it becomes a class's name, on screens and in files
-            raise FedawsError(f"the folder {str(each)!a} has a name that cannot be printed; rename it")
-    return {each.name: _files(each) for each in folders}
-
-
-def _files(folder: Path) -> list[Path]:
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and not f.name.startswith("."))
-    if not files:
-        raise FedawsError(f"{folder} has no images ({' '.join(sorted(SUFFIXES))}); add some or remove the folder")
-    return files
-
-
-def _numbered(classes: dict[str, list[Path]], names: tuple[str, ...]) -> list[tuple[Path, int]]:
-    number = {name: i for i, name in enumerate(names)}
-    return [(file, number[name]) for name, files in classes.items() for file in files]
 
 
 def _read_all(

@@ -160,14 +160,14 @@ def read_part(files: tuple[Path, ...]) -> Split:
     """One text, or a pair of matrices."""
     if len(files) == 1:
         return read_text(files[0])
-    x = _read_npz(files[0])
-    labels = _read_npz(files[1], values=False)
+    x = read_matrix(files[0])
+    labels = read_matrix(files[1], values=False)
     if len(x) != len(labels):
         raise FedawsError(f"{files[0]} has {len(x)} rows, {files[1]} {len(labels)}; wanted as many")
     return Split(x, labels)
 
 
-def _read_npz(path: Path, values: bool = True) -> SparseRows:
+def read_matrix(path: Path, values: bool = True) -> SparseRows:
     """A matrix as `scipy.sparse.save_npz` writes it, checked; without `values` a set of columns per row."""
     fix = "save it anew: scipy.sparse.save_npz"
     names = ("format", "shape", "indptr", "indices", "data")

@@ -1,6 +1,6 @@
 """Error rates on people who took no part: docs/results/people.json and .md.
 
-    python benchmarks/people.py [--sets voices,faces,characters] [--methods "fedaws;softmax"] [--minutes 8]
+    python benchmarks/strangers.py [--sets voices,faces,characters] [--methods "fedaws;softmax"] [--minutes 8]
         [--out runs/people] [--collect]
 
 For each set and split of its people every method has the same number of tries, drawn from the same seed; a try is
@@ -286,7 +286,7 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# People who took no part",
         "",
-        "Made by `python benchmarks/people.py`. EER in percent on *strangers*: people without a client, each",
+        "Made by `python benchmarks/strangers.py`. EER in percent on *strangers*: people without a client, each",
         "enrolled by the mean embedding of five examples, all other examples compared with everybody. For every split",
         "of the people every method has as many tries, drawn alike, on people held out of those who train; the best",
         "try then trains on all of these, and the strangers are measured once. An MLP on features of fixed size, one",
