@@ -26,7 +26,7 @@ Tamper = Callable[[Broadcast, Update], Update]
 def short(cfg: Config, rounds: int, seed: int) -> Config:
     """The run's own settings for a federation of so many rounds, with everybody in each."""
     train = {"runner": "auto", "rounds": rounds, "warmup": 0, "device": "cpu"}
-    return cfg.with_(seed=seed, train=train, clients={"per_round": "all"})
+    return cfg.with_(seed=seed, train=train, clients={"per_round": "all", "join": (), "leave": ()})
 
 
 def rounds_of(

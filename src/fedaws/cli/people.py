@@ -1,4 +1,4 @@
-"""`fedaws enroll | verify | identify | remove | trials | export`: people after training."""
+"""`fedaws enroll | verify | identify | remove | forget | trials | export`: people after training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
         identify_command
     )
     app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
+    app.command("forget", epilog="Example: fedaws forget runs/first Ada --gallery people.safetensors")(forget_command)
     app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
     app.command("export", epilog="Example: fedaws export runs/first --out phone --quantize int8")(export_command)
 
@@ -117,6 +118,34 @@ def remove_command(gallery: GalleryFile, name: Name, json: Json = False) -> None
         except DeviceError as error:
             raise FedawsError(str(error)) from None
         print_json({"removed": name, "people": left}) if json else print(f"{name} is gone; {left} left in {gallery}")
+
+
+def forget_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a class; its number where classes have no names.")],
+    gallery: Annotated[
+        list[Path] | None, typer.Option("--gallery", metavar="GALLERY", help="Also remove them here; repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Somebody leaves: no row, name or picture of theirs stays in a run's folder, and it goes on without them.
+
+    What θ has learnt from them stays; benchmarks/unlearning.py measures it.
+    """
+    with user_errors():
+        from fedaws.device.errors import DeviceError
+        from fedaws.device.gallery import remove
+        from fedaws.people.forget import forget
+
+        found = forget(run, name)
+        try:
+            left = {str(path): remove(path, name) for path in gallery or ()}
+        except DeviceError as error:
+            raise FedawsError(f"gone from {run}, but {error}") from None
+        if json:
+            print_json({"forgotten": name, "class": found.number, "files": len(found.files), "galleries": left})
+        else:
+            print(f"{name} is gone from {len(found.files)} files of {run}; θ still has what it learnt from them")
 
 
 def trials_command(

@@ -64,6 +64,7 @@ class Facts(BaseModel):
     tested_on: Literal["test", "held-out", "training"] = "test"
     own_measures: tuple[str, ...] = ()  # beside the package's
     classes: NonNegativeInt = 0
+    forgotten: tuple[NonNegativeInt, ...] = ()  # classes whose rows were removed on demand, for good
     round: NonNegativeInt = 0
     loss: float = 0.0  # of that round
     loss_sum: float = 0.0  # since the last row of metrics, over
@@ -184,7 +185,7 @@ class RunFolder:
         files = self.checkpoints()
         if not files:
             return None
-        tensors, facts = _read_state(files[-1])
+        tensors, facts = read_state(files[-1])
         return _unpack(tensors, facts, start, files[-1]), facts
 
     # model
@@ -199,7 +200,7 @@ class RunFolder:
         source = self.model_file if self.finished else next(reversed(self.checkpoints()), None)
         if source is None:
             raise FedawsError(f"{self.path} has no model and no checkpoint yet; train it to its first checkpoint")
-        tensors, facts = _read_state(source)
+        tensors, facts = read_state(source)
         W = tensors.get("W")
         bias = tensors.get("bias")
         if W is None or W.ndim != 2:
@@ -215,7 +216,8 @@ def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _read_state(path: Path) -> tuple[dict[str, Tensor], Facts]:
+def read_state(path: Path) -> tuple[dict[str, Tensor], Facts]:
+    """The tensors of a model or checkpoint, and what it says of itself."""
     tensors, text = read_tensors(path)
     try:
         return tensors, Facts.model_validate_json(text)
