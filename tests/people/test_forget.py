@@ -12,7 +12,7 @@ import torch
 import fedaws
 from fedaws import Config, FederatedData, Reporter
 from fedaws.people.forget import forget
-from fedaws.record.files import read_tensors
+from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.training.session import Interrupted
 from helpers import dense, refusal
@@ -117,20 +117,17 @@ def test_an_interrupted_removal_is_finished_by_another(
 ) -> None:
     folder, written = tmp_path / "run", list[Path]()
     trained(tiny, people, folder)
-    from fedaws.people import forget as module
-
-    write = module.write_tensors
 
     def killed(path: Path, *args: Any) -> None:
         written.append(path)
         if path.name.startswith("round-"):
             raise KeyboardInterrupt
-        write(path, *args)
+        write_tensors(path, *args)
 
-    monkeypatch.setattr(module, "write_tensors", killed)
+    monkeypatch.setattr("fedaws.people.forget.write_tensors", killed)
     with pytest.raises(KeyboardInterrupt):
         forget(folder, "Cy")
-    monkeypatch.setattr(module, "write_tensors", write)
+    monkeypatch.setattr("fedaws.people.forget.write_tensors", write_tensors)
     forget(folder, "Cy")
     assert b"Cy" not in bytes_of(folder)
 

@@ -40,7 +40,7 @@ def cohorts_of(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[
 
     def watched(state, available, run_clients, *args, **kwargs):  # type: ignore[no-untyped-def]
         before.append(state.W.clone())
-        asked = lambda sent: seen.append(sent.cohort.tolist()) or run_clients(sent)  # type: ignore[func-returns-value]  # noqa: E731
+        asked = lambda sent: seen.append(sent.cohort.tolist()) or run_clients(sent)  # noqa: E731
         return run_round(state, available, asked, *args, **kwargs)
 
     monkeypatch.setattr("fedaws.training.train.run_round", watched)
@@ -128,9 +128,7 @@ def test_before_anybody_joins_the_run_is_that_of_the_others_alone(
     known = data.y < 3
     alone = fedaws.from_arrays(dense(data.x)[known], data.y[known])
     start = before[0][:3]
-    method = fedaws.Method(
-        **{**vars(fedaws.core.methods.method_of(cfg)), "start": lambda rows: start}  # type: ignore[attr-defined]
-    )
+    method = fedaws.Method(**{**vars(fedaws.core.methods.method_of(cfg)), "start": lambda rows: start})
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     short = cfg.override(["clients.join=[]", "train.rounds=11", "train.schedule=constant"])
     few = fedaws.train(alone, encoder, short, method=method, reporter=QUIET)

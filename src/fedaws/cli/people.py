@@ -11,6 +11,8 @@ from fedaws.cli.tables import text_table
 from fedaws.errors import FedawsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fedaws.evaluate.error_rates import Comparisons, Threshold
     from fedaws.evaluate.trials import Scored
     from fedaws.people.gallery import Gallery
@@ -153,12 +155,13 @@ def trials_command(
         Path, typer.Argument(metavar="RUN|EXPORTED|SCORES", help="A model's folder, or a file of scores of the list.")
     ],
     trials: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="LIST",
-            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y.",
+            metavar="[LIST]",
+            help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files, or an .npz with x and whose each is, y; "
+            "none: the run's own test examples, of people who trained.",
         ),
-    ],
+    ] = None,
     files: Annotated[
         Path | None, typer.Option(help="The folder of the list's files; the list's own by default.")
     ] = None,
@@ -170,20 +173,27 @@ def trials_command(
     out: Annotated[Path | None, typer.Option("--out", metavar="SCORES", help="Write the list's scores here.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure error rates on people who took no part in training, with intervals over people."""
+    """Measure error rates on people who took no part in training, with intervals over people.
+
+    Of a run folder they are kept there, and `fedaws report RUN` shows them.
+    """
     with user_errors():
         from fedaws.evaluate.error_rates import min_cllr, threshold_for
         from fedaws.evaluate.trials import write_scores
 
-        if trials.suffix.lower() == ".npz":
+        names: Sequence[str] | None
+        if trials is None or trials.suffix.lower() == ".npz":
             if out is not None:
-                raise FedawsError("--out writes the scores of a list; an .npz has no names for them")
-            found, sure = _compared_all(source, trials, enroll), True
+                raise FedawsError("--out writes the scores of a list; examples have no names for them")
+            (found, names), sure = _compared_all(source, trials, enroll), True
         else:
             scores = _scored(source, trials, files or trials.parent)
-            found, sure = _compared(scores)
+            found, names = _compared(scores)
+            sure = names is not None and found.num_people >= 5
             if out is not None:
                 write_scores(out, scores)
+        if names is not None:
+            _keep(source, found, names, trials is None)
         measured = _figures(found, sure, far, p_target, draws)
         told: dict[str, Any] = {"targets": len(found.targets), "nontargets": len(found.nontargets), **measured}
         told["min_cllr"] = {"value": min_cllr(found.targets, found.nontargets), "low": None, "high": None}
@@ -237,13 +247,33 @@ def _opened(gallery: Path, model: Path, files: list[Path]) -> "tuple[Gallery, An
     return Gallery(gallery, loaded), read_examples(files, loaded)
 
 
-def _compared_all(source: Path, path: Path, enroll: int) -> "Comparisons":
+def _compared_all(source: Path, path: Path | None, enroll: int) -> "tuple[Comparisons, Sequence[str]]":
+    """All comparisons of the examples of an .npz, or of a run's own test examples, and the people's names."""
+    import numpy as np
+
     from fedaws.evaluate.error_rates import comparisons
     from fedaws.people.gallery import embeddings_of
-    from fedaws.people.inputs import load_model, read_people
+    from fedaws.people.inputs import load_model, read_people, tested_people
 
-    x, people = read_people(path)
-    return comparisons(embeddings_of(load_model(source), x), people, enroll)
+    if path is None:
+        console.warn("these people took part in training: of others more are accepted; give examples of strangers")
+        embeddings, people = tested_people(source, enroll)
+    else:
+        x, people = read_people(path)
+        embeddings = embeddings_of(load_model(source), x)
+    return comparisons(embeddings, people, enroll), [str(name) for name in np.unique(people)]
+
+
+def _keep(source: Path, found: "Comparisons", names: "Sequence[str]", trained: bool) -> None:
+    """Beside the run, for its report."""
+    from fedaws.evaluate.people import examine_people
+    from fedaws.files import only_writer
+    from fedaws.record.folder import RunFolder
+
+    folder = RunFolder(source)
+    if folder.started:
+        with only_writer(source):
+            folder.save_people(examine_people(found, names, trained))
 
 
 def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":
@@ -257,24 +287,23 @@ def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":
     return score_files(load_model(source), known, folder)
 
 
-def _compared(scores: "list[Scored]") -> "tuple[Comparisons, bool]":
-    """The comparisons, and whether their people are known; without, every name is taken for a person of its own."""
+def _compared(scores: "list[Scored]") -> "tuple[Comparisons, Sequence[str] | None]":
+    """The comparisons and the people's names; without, None, and every name is taken for a person of its own."""
     import numpy as np
 
     from fedaws.evaluate.error_rates import Comparisons
-    from fedaws.evaluate.trials import compared
+    from fedaws.evaluate.trials import compared, person_of
 
     try:
         found = compared(scores)
-        if found.num_people >= 5:
-            return found, True
-        console.warn(f"{found.num_people} people are too few for intervals; wanted five or more")
-        return found, False
+        if found.num_people < 5:
+            console.warn(f"{found.num_people} people are too few for intervals; wanted five or more")
+        return found, sorted({person_of(name) for each in scores for name in (each.enrolled, each.tested)})
     except FedawsError as error:
         console.warn(f"no intervals: {error}")
     target = np.array([bool(each.target) for each in scores])
     number = np.arange(len(scores))
-    return Comparisons(np.array([each.score for each in scores]), np.zeros_like(number), 1 - target, number), False
+    return Comparisons(np.array([each.score for each in scores]), np.zeros_like(number), 1 - target, number), None
 
 
 def _figures(found: "Comparisons", sure: bool, far: float | None, p_target: float, draws: int) -> dict[str, Any]:

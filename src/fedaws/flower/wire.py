@@ -232,8 +232,10 @@ def read_reply(content: RecordDict, expected: Expected) -> Reply:
 
 def enroll_reply(asked: EnrollOrder, row: Tensor) -> RecordDict:
     """A newcomer's answer: the row that it made at home, and nothing else."""
-    own = {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1, "row": row_bytes(row)}
-    return RecordDict({"own": ConfigRecord(own)})
+    own = ConfigRecord(
+        {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1, "row": row_bytes(row)}
+    )
+    return RecordDict({"own": own})
 
 
 def read_enrolled(content: RecordDict, expected: Expected) -> Tensor:

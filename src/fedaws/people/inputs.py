@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedaws.data.sources.images import SUFFIXES, read_image
 from fedaws.data.sources.npz import read_npz
@@ -53,6 +55,25 @@ def read_people(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
         raise FedawsError(f"{path}: x has shape {x.shape}, y {y.shape}; wanted [examples, …] and [examples]")
     return x, y
+
+
+def tested_people(folder: Path, enroll: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Embeddings of a run's own test examples, and the names of whose they are: of people who trained.
+
+    Those of whom there are too few to enrol by so many and test are left out, and so is who has left.
+    """
+    run = load(folder)
+    data = run.configured_data()
+    if not isinstance(data.y_test, Tensor) or not isinstance(data.x_test, Tensor):
+        raise FedawsError(f"{folder} has examples with sets of labels, which are of no single person; give a list")
+    names = np.array([str(name) for name in run.class_names or range(len(run.W))])
+    y = data.y_test.numpy()
+    enough = np.bincount(y, minlength=len(names)) > enroll
+    enough[list(run.facts.forgotten)] = False
+    kept = enough[y]
+    if not kept.any():
+        raise FedawsError(f"nobody has more than {enroll} test examples in {folder}; lower --enroll or give a list")
+    return run.embed(data.x_test[torch.from_numpy(kept)]).cpu().numpy(), names[y[kept]]
 
 
 def _files(place: Path) -> list[Path]:

@@ -20,6 +20,8 @@ from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
+PEOPLE = "people.json"
+"""Error rates of verification and the people behind them, by `fedaws trials`."""
 _KEPT = 2  # checkpoints
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
 _NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
@@ -166,6 +168,10 @@ class RunFolder:
     def save_details(self, details: dict[str, Any]) -> None:
         """Keep what `fedaws.evaluate.per_class` found; images become PNG files in base64."""
         write_text(self.details_file, json.dumps(details, default=png_base64) + "\n")
+
+    def save_people(self, people: dict[str, Any]) -> None:
+        """Keep what `fedaws.evaluate.people` found."""
+        write_text(self.path / PEOPLE, json.dumps(people) + "\n")
 
     # checkpoints
 

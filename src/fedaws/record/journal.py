@@ -130,8 +130,8 @@ class Journal:
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
         names = self.class_names and _without(self.class_names[: len(state.W)], self.forgotten)
-        here = {"round": state.round_num, "loss": state.loss, "class_names": names, "privacy": self._privacy()}
-        here["forgotten"] = self.forgotten
+        here: dict[str, Any] = {"round": state.round_num, "loss": state.loss, "class_names": names}
+        here |= {"privacy": self._privacy(), "forgotten": self.forgotten}
         return self._facts.model_copy(update=here | vars(self._sums))
 
 

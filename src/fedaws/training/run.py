@@ -88,7 +88,7 @@ class Run:
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
         """All measures on the test set of `data`, by default the run's own."""
-        data = data or self.data or self._configured_data()
+        data = data or self.data or self.configured_data()
         if data.num_classes != len(self.W):
             raise FedawsError(
                 f"the data has {data.num_classes} classes, the model {len(self.W)}; they do not belong together"
@@ -154,7 +154,8 @@ class Run:
         facts = self.facts.model_copy(update={"class_names": names, "classes": len(W)})
         return replace(self, model=replace(self.model, W=W, bias=bias), facts=facts, data=None, folder=None)
 
-    def _configured_data(self) -> FederatedData:
+    def configured_data(self) -> FederatedData:
+        """What the configuration names; refused where the run was trained on data of one's own."""
         if self.facts.own_data:
             raise FedawsError(
                 f"{self.folder} was trained on data of your own, which it does not hold; "
