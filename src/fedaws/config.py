@@ -37,6 +37,9 @@ NonNegative = Annotated[float, Field(ge=0, le=MOST, strict=True, allow_inf_nan=F
 Fraction = Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)]
 Side = Annotated[int, Field(ge=4, le=MOST, strict=True)]  # of an image: a resnet halves it twice
+Number = Annotated[int, Field(ge=0, le=MOST, strict=True)]  # of a round or a class, which begin at 0
+Moves = Annotated[tuple[tuple[Number, Share | tuple[Number, ...]], ...], Field(max_length=10_000)]
+"""Pairs [round, share of the classes] or [round, [classes]]: from this round on."""
 Name = Annotated[str, Field(pattern=r"^\w[\w .+-]*$", max_length=100)]  # it becomes part of a folder's name
 Place = Annotated[
     str,
@@ -195,6 +198,12 @@ class ClientsConfig(_Told):
     """The softmax oracle's factor on the cosines."""
     sampled_classes: Several | None = None
     """The oracles compare with so many classes a round, drawn at random; none: with all."""
+    join: Moves = ()
+    """Who comes when: pairs [round, share], from this round on this share of the classes takes part, the first from
+    round 0 on; or [round, [classes]], all others being there from the start. Who comes later enrols, then trains."""
+    leave: Moves = ()
+    """Who goes when: pairs [round, share], from this round on this share is gone, those first who came first; or
+    [round, [classes]]."""
 
 
 class ServerConfig(_Told):
@@ -404,6 +413,7 @@ class Config(_Told):
                 f"spread.candidates={spread.candidates} has no effect on all pairs; "
                 "set spread.neighbors to mine among them"
             )
+        _check_moves(self)
         _refuse_idle(self, ("server.optimizer", "clients.optimizer", "train.stop_on"))
         _check_privacy(self)
         return self
@@ -626,8 +636,8 @@ def _wanted(error: ErrorDetails) -> str:
             text = str(error["ctx"]["error"])
         case "too_long" if error["ctx"]["max_length"] > 2:
             text = f"at most {error['ctx']['max_length']} of them"
-        case "missing" | "too_long":  # only `train.sizes` has tuples of a given length
-            text = "pairs [start, size]"
+        case "missing" | "too_long":  # of the tuples that have a given length
+            text = "pairs [start, size]" if "sizes" in error["loc"] else "pairs [round, share] or [round, [classes]]"
         case "string_pattern_mismatch":
             text = "a name of small letters, digits and _" if of_option else "letters, digits, spaces and _ . + -"
         case "string_too_long":
@@ -726,6 +736,31 @@ def typed(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def _check_moves(cfg: Config) -> None:
+    """Refuse schedules of joining and leaving that cannot be followed."""
+    for key in ("join", "leave"):
+        moves: Moves = getattr(cfg.clients, key)
+        given = f"clients.{key}={typed(moves)}"
+        shares = [who for _, who in moves if isinstance(who, float)]
+        if shares and len(shares) < len(moves):
+            raise ValueError(f"{given} mixes shares and lists of classes; wanted pairs of one kind")
+        for numbers, what in (([round_num for round_num, _ in moves], "rounds"), (shares, "shares")):
+            if any(after <= before for before, after in pairwise(numbers)):
+                raise ValueError(f"{given} has {what} that do not rise; sort the pairs, with each round once")
+        first = 0 if key == "join" and shares else 1
+        if moves and not (moves[0][0] >= first and moves[-1][0] < cfg.train.rounds):
+            raise ValueError(f"{given}; wanted rounds from {first} to train.rounds − 1 = {cfg.train.rounds - 1}")
+        if key == "join" and shares and (moves[0][0] != 0 or shares[-1] != 1):
+            raise ValueError(f"{given}; wanted who is there in round 0 first, and the share 1.0 last")
+        if key == "leave" and shares and shares[-1] == 1:
+            raise ValueError(f"{given} leaves nobody; wanted a share below 1")
+    if cfg.privacy.rows == "private" and (cfg.clients.join or cfg.clients.leave):
+        raise ValueError(
+            "clients.join and leave do not go with privacy.rows=private: who comes or goes changes the sums by a row "
+            "of theirs, which shows it; set privacy.rows=clear"
+        )
+
+
 def _check_privacy(cfg: Config) -> None:
     """Refuse settings of which no ε holds, or that do nothing."""
     privacy = cfg.privacy
@@ -751,6 +786,10 @@ def _check_privacy(cfg: Config) -> None:
             "it sends sums without noise: set it to none",
         ),
         "defence.clip=median": (cfg.defence.clip == "median", "one client moves everybody's length: set it to none"),
+        "clients.join or leave": (
+            bool(cfg.clients.join or cfg.clients.leave),
+            "it counts on the same clients in every round: leave them out",
+        ),
         "model.start_rows=means": (cfg.model.start_rows == "means", "it sends means without noise: set it to random"),
     }
     for setting, (is_wrong, fix) in wrong.items():

@@ -23,6 +23,7 @@ Word = Literal[
     "class features",
     "clients",
     "features",
+    "joining",
     "newcomer",
     "one label",
     "round",

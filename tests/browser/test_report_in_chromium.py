@@ -4,12 +4,17 @@ import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from devtools import Tab, chromium
 from fedaws import Config, Reporter, config, train
+from fedaws.evaluate.error_rates import comparisons
+from fedaws.evaluate.people import examine_people
 from fedaws.experiments.compare import compare
+from fedaws.record.folder import RunFolder
 from fedaws.report.page import write_report
 from fedaws.training.session import Interrupted
 
@@ -35,6 +40,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Config) -> dict[str, P
         folder=root / "few",
         reporter=lambda cfg: QUIET,
     )
+    for method, count in (("fedaws", 8), ("fixed", 60)):  # dots of few people, a histogram of many
+        RunFolder(root / f"few/{method}-seed0").save_people(people_of(count))
     many = tiny.override(["data.classes=300", "clients.per_round=50", "spread.neighbors=3"])
     train(config=many, folder=root / "many/run", reporter=QUIET)
     seen: list[int] = []
@@ -44,6 +51,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Config) -> dict[str, P
     train(config=tiny, folder=root / "harmed/damaged")
     (root / "harmed/damaged/model/model.safetensors").write_bytes(b"nonsense")
     return {name: write_report([root / name], root / f"{name}.html") for name in ("few", "many", "harmed")}
+
+
+def people_of(count: int) -> dict[str, Any]:
+    """Trials of so many people."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(count), 12)
+    x = 1.2 * rng.normal(size=(count, 8))[who] + rng.normal(size=(len(who), 8))
+    return examine_people(comparisons(x, who), [f"Somebody of a long name {n}" for n in range(count)], draws=20)
 
 
 NAMES = ["few", "many", "harmed"]
@@ -163,6 +178,12 @@ def test_a_tooltip_tells_the_values_of_the_round_under_the_pointer(tab: Tab, pag
         assert f"{told[1]} ±" in table  # the figure of the summary
     tab.point_at("h1")
     assert tip(tab) == ""
+
+
+def test_a_tooltip_on_a_det_curve_tells_both_rates(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.open(pages["few"])
+    tab.point_at("svg[data-chart=det]", 0.5, 0.5)
+    assert re.search(r"FAR \d+\.\d\d %, FRR \d+\.\d\d %", tab.run("document.getElementById('tip').textContent"))
 
 
 def test_arrow_keys_walk_along_a_curve_and_are_spoken(tab: Tab, pages: dict[str, Path]) -> None:

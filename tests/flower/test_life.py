@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from flwr.app import Message
 
 import fedaws
 from fedaws import Config
 from fedaws.core.newcomers import fresh_row
+from fedaws.flower import client_app
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.setup import _equip
+from fedaws.flower.strategy import ENROLL
+from fedaws.models import build_encoder
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.report.page import write_report
 from fedaws.types import ServerState
@@ -243,6 +247,61 @@ def test_a_crash_between_the_two_files_of_a_round_leaves_no_class_without_a_row(
     assert len(RunFolder(made.place.run).load_model()[1]) == 5
 
 
+def test_a_new_class_begins_with_the_row_that_its_node_made_at_home(
+    trial: Callable[..., Trial], tiny: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, sent = trial(4, config=tiny.override(["clients.lr=1e-9", "clients.class_lr=0.1"])), list[torch.Tensor]()
+    after_round(made, 5, lambda: add_member(made, 4))
+    honest_row = client_app._answered
+
+    def noted(message: Message, asked: Any, *args: Any, **kwargs: Any) -> Message:
+        if asked.class_id == 4:
+            sent.append(asked.row)
+        return honest_row(message, asked, *args, **kwargs)
+
+    monkeypatch.setattr(client_app, "_answered", noted)
+    made.serve()
+    x = torch.from_numpy(np.load(made.place.node("node-0") / "data.npz")["x"])  # the new node has the same
+    with torch.no_grad():
+        z = F.normalize(build_encoder(made.config.model, x.shape[1:], made.config.seed)(x), dim=1)
+    assert torch.allclose(sent[0], F.normalize(z.mean(0), dim=0), atol=1e-4)
+
+
+def test_where_rows_are_guarded_a_newcomer_does_not_choose_its_own(trial: Callable[..., Trial], tiny: Config) -> None:
+    made = trial(4, config=tiny.override(["defence.apart=0.9"]))
+    after_round(made, 5, lambda: add_member(made, 4))
+    made.serve()
+    assert "joins in round 6, with a row away from the others" in (made.place.run / "server.log").read_text()
+
+
+def test_a_class_that_was_removed_comes_back_with_a_new_row(trial: Callable[..., Trial]) -> None:
+    made = trial(4)
+
+    def mark(removed: bool) -> None:
+        found = read_federation(made.place.federation)
+        members = [*found.members[:3], replace(found.members[3], removed=removed)]
+        write_federation(made.place.federation, members, found.example_shape, found.example_dtype, "test.npz")
+
+    def deliver(message: Message, honest: Honest) -> Message:
+        number = message.content.config_records["config"]["server-round"]
+        if number in (3, 7):
+            mark(removed=number == 3)
+        return honest(message)
+
+    made.node(0).deliver = deliver
+    kill_in_round(made, 5)  # the first round after its return
+    with pytest.raises(Killed):
+        made.serve()
+    made.node(3).deliver = lambda message, honest: honest(message)
+    made.serve()
+    saved = RunFolder(made.place.run).load_model()
+    assert saved.W.norm(dim=1).tolist() == pytest.approx([1] * 4, abs=1e-5)
+    assert (saved.bias, saved.facts.forgotten) == (None, ())
+    log = (made.place.run / "server.log").read_text()
+    assert "class 3 has left before round 4" in log
+    assert "class 3 joins in round 8, with the row that it made at home" in log
+
+
 def test_a_class_that_comes_after_the_end_leaves_the_run_as_it_is(trial: Callable[..., Trial]) -> None:
     made = trial(4)
     made.serve()
@@ -264,7 +323,10 @@ def test_a_removed_node_is_sent_nothing_more_and_waited_for_no_more(trial: Calla
     made.node(3).deliver = lambda m, honest: (rounds.append(m.content["config"]["server-round"]), honest(m))[1]
     made.serve()
     assert rounds == [1, 2, 3, 4, 5]
-    assert len(RunFolder(made.place.run).load_model()[1]) == 4
+    saved = RunFolder(made.place.run).load_model()
+    assert saved.W.norm(dim=1).tolist() == pytest.approx([1, 1, 1, 0], abs=1e-5)
+    assert saved.facts.forgotten == (3,)
+    assert 3 not in fedaws.load(made.place.run).identify(made.data().x, 3).classes
     made.settings["folder"] = str(made.place.root / "anew")
     made.node(3).online = False
     made.settings["quorum"] = 1.0
@@ -330,10 +392,12 @@ def test_a_second_node_of_a_class_joins_without_a_new_row(trial: Callable[..., T
     assert len(made.nodes[104].received) > 0
 
 
-def test_a_class_that_comes_online_late_gets_a_row_away_from_the_others(
+def test_a_class_that_comes_late_and_does_not_enrol_gets_a_row_away_from_the_others(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, given = trial(4), list[torch.Tensor]()
+    made.node(3).deliver = lambda m, honest: None if m.metadata.message_type == ENROLL else honest(m)
+    made.settings["deadline"] = 0.5
 
     def noted(W: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
         given.append((W @ fresh_row(W, rng)).max())

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 import uvicorn
@@ -36,12 +37,13 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="onl
 @pytest.fixture(scope="module")
 def superlink() -> Iterator[tuple[FastAPI, int]]:
     """Flower's own, in this process, guarded; and its port."""
-    before = extensions.get_middleware, sql_mixin.SQLITE_PRAGMAS
+    mixin: Any = sql_mixin
+    before = extensions.get_middleware, mixin.SQLITE_PRAGMAS
     try:
         guard()
         app = create_app()
     finally:
-        extensions.get_middleware, sql_mixin.SQLITE_PRAGMAS = before
+        extensions.get_middleware, mixin.SQLITE_PRAGMAS = before
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", free_port(), log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -149,7 +151,7 @@ def test_a_registered_node_may_send_more_and_not_without_bound(superlink: tuple[
 def test_sqlite_waits_a_minute_for_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """Under load 21 of 5,677 operations failed at Flower's five seconds, and with each a reply was lost."""
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
-    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", getattr(sql_mixin, "SQLITE_PRAGMAS"))  # noqa: B009
     guard()
     with closing(sqlite3.connect(f"{tmp_path}/state.db")) as connection:
         sql_mixin._set_sqlite_pragmas(connection, None)

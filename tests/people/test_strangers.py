@@ -69,7 +69,8 @@ def test_an_exported_model_has_a_threshold_by_the_runs_strangers(cli: Callable[.
 
 def test_a_run_without_strangers_says_so(refused: Callable[..., str], tiny_toml: Path, cli: Callable[..., Any]) -> None:
     assert cli("train", tiny_toml, "--out", "plain").code == 0
-    assert "the run has no strangers of its own; train with data.strangers" in refused("trials", "plain")
+    told = refused("export", "plain", "--far", 0.1, "--out", "phone")
+    assert "the run has no strangers of its own; train with data.strangers" in told
 
 
 def test_an_exported_model_has_no_strangers(refused: Callable[..., str], exported: Path) -> None:

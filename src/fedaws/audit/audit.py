@@ -15,6 +15,7 @@ from fedaws.audit.poisoning import poisoning
 from fedaws.audit.row_inversion import another, row_inversion
 from fedaws.audit.row_theft import row_theft
 from fedaws.audit.sum_theft import Who, sum_theft
+from fedaws.audit.unlearning import unlearning
 from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, load_data
 from fedaws.errors import FedawsError
@@ -53,9 +54,10 @@ def audit(
     data
         Its data, if they were given in Python.
     attacks
-        Some of `ATTACKS`; by default all.
+        Some of `ATTACKS`; by default all but `unlearning`, which trains the run many times.
     rounds
-        How long the short federations of row theft are; of poisoning the first.
+        How long the short federations of row theft are; of poisoning the first; of unlearning the rounds without those
+        who left.
     seeds
         Of the short federations.
     told
@@ -78,7 +80,7 @@ def audit(
     data = data or run.data or load_data(run.config)
     dense_examples(data)
     lines: list[Finding] = []
-    for name in attacks or ATTACKS:
+    for name in attacks or [name for name in ATTACKS if name not in ON_DEMAND]:
         told(name)
         lines += ATTACKS[name](run, data, tuple(rounds), tuple(seeds))
     return Findings(run.config.name, run.config.method, tuple(lines))
@@ -127,10 +129,17 @@ def _poisoning(run: Run, data: FederatedData, rounds: tuple[int, ...], seeds: tu
             yield result.finding()
 
 
+def _unlearning(run: Run, data: FederatedData, rounds: tuple[int, ...], seeds: tuple[int, ...]) -> Iterator[Finding]:
+    yield from unlearning(run.config, data, rounds)
+
+
 ATTACKS: dict[str, Attack] = {
     "row-theft": _row_theft,
     "inversion": _inversion,
     "membership": _membership,
     "row-inversion": _row_inversion,
     "poisoning": _poisoning,
+    "unlearning": _unlearning,
 }
+ON_DEMAND = frozenset({"unlearning"})
+"""Those that are only made if they are named."""

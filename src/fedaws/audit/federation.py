@@ -27,7 +27,8 @@ Tamper = Callable[[Broadcast, Update], Update]
 def short(cfg: Config, rounds: int, seed: int) -> Config:
     """The run's own settings for a federation of so many rounds, with everybody in each."""
     train = {"runner": "auto", "rounds": rounds, "warmup": 0, "device": "cpu"}
-    return cfg.with_(seed=seed, train=train, clients={"per_round": "all"}, privacy={"participations": None})
+    clients = {"per_round": "all", "join": (), "leave": ()}
+    return cfg.with_(seed=seed, train=train, clients=clients, privacy={"participations": None})
 
 
 def rounds_of(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def audit_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    attacks: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    attacks: Annotated[str | None, typer.Option(help="Comma-separated; by default all but unlearning.")] = None,
     rounds: Annotated[str, typer.Option(help="Rounds of the short federations, comma-separated.")] = "12,60",
     seeds: Annotated[int, typer.Option(min=1, help="Short federations of each kind.")] = 1,
     json: Json = False,

@@ -1,9 +1,9 @@
-"""`fedaws enroll | verify | identify | remove | trials | predict | demo | export`: a model after training."""
+"""`fedaws enroll | verify | identify | remove | forget | trials | predict | demo | export`: a model after training."""
 
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,6 +13,8 @@ from fedaws.cli.tables import text_table
 from fedaws.errors import FedawsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fedaws.data.strangers import Part
     from fedaws.evaluate.error_rates import Comparisons, Threshold
     from fedaws.evaluate.trials import Scored
@@ -47,6 +49,7 @@ def register(app: typer.Typer) -> None:
         identify_command
     )
     app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
+    app.command("forget", epilog="Example: fedaws forget runs/first Ada --gallery people.safetensors")(forget_command)
     app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
     app.command("predict", epilog="Example: fedaws predict runs/delicious test.txt --top 5")(predict_command)
     app.command("demo", epilog="Example: fedaws demo voices")(demo_command)
@@ -126,6 +129,34 @@ def remove_command(gallery: GalleryFile, name: Name, json: Json = False) -> None
         print_json({"removed": name, "people": left}) if json else print(f"{name} is gone; {left} left in {gallery}")
 
 
+def forget_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a class; its number where classes have no names.")],
+    gallery: Annotated[
+        list[Path] | None, typer.Option("--gallery", metavar="GALLERY", help="Also remove them here; repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Somebody leaves: no row, name or picture of theirs stays in a run's folder, and it goes on without them.
+
+    What θ has learnt from them stays; benchmarks/unlearning.py measures it.
+    """
+    with user_errors():
+        from fedaws.device.errors import DeviceError
+        from fedaws.device.gallery import remove
+        from fedaws.people.forget import forget
+
+        found = forget(run, name)
+        try:
+            left = {str(path): remove(path, name) for path in gallery or ()}
+        except DeviceError as error:
+            raise FedawsError(f"gone from {run}, but {error}") from None
+        if json:
+            print_json({"forgotten": name, "class": found.number, "files": len(found.files), "galleries": left})
+        else:
+            print(f"{name} is gone from {len(found.files)} files of {run}; θ still has what it learnt from them")
+
+
 def trials_command(
     source: Annotated[
         Path, typer.Argument(metavar="RUN|EXPORTED|SCORES", help="A model's folder, or a file of scores of the list.")
@@ -135,7 +166,8 @@ def trials_command(
         typer.Argument(
             metavar="[LIST|PEOPLE]",
             help="A trial list (Kaldi, VoxCeleb, LFW) whose names are files; a folder with a folder for each person; "
-            "or an .npz with x and whose each is, y; by default the run's own strangers.",
+            "or an .npz with x and whose each is, y; none: the run's own strangers, or without them its own test "
+            "examples, of people who trained.",
         ),
     ] = None,
     files: Annotated[
@@ -151,7 +183,10 @@ def trials_command(
     out: Annotated[Path | None, typer.Option("--out", metavar="SCORES", help="Write the list's scores here.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure error rates on people who took no part in training, with intervals over people."""
+    """Measure error rates on people who took no part in training, with intervals over people.
+
+    Of a run folder they are kept there, and `fedaws report RUN` shows them.
+    """
     with user_errors():
         from fedaws.evaluate.error_rates import min_cllr
         from fedaws.evaluate.trials import write_scores
@@ -159,21 +194,25 @@ def trials_command(
 
         people = trials is not None and (trials.is_dir() or trials.suffix.lower() == ".npz")
         if out is not None and (trials is None or people):
-            raise FedawsError("--out writes the scores of a list; people and a run's strangers have no names for them")
-        sure, parts = True, dict["Part", "Comparisons"]()
+            raise FedawsError("--out writes the scores of a list; people have no names for them")
+        sure, trained, parts = True, False, dict["Part", "Named"]()
         if trials is None:
-            parts = _of_the_run(source, enroll)
+            parts, trained = _of_the_run(source, enroll)
         elif people:
             parts["strangers"] = _compared_all(source, trials, enroll or 5)
         else:
             scores = _scored(source, trials, files or trials.parent)
-            parts["strangers"], sure = _compared(scores)
+            parts["strangers"] = _compared(scores)
+            sure = parts["strangers"].sure
             if out is not None:
                 write_scores(out, scores)
-        part, found = final(parts)
+        compared = {part: named.found for part, named in parts.items()}
+        part, found = final(compared)
+        if (names := parts[part].names) is not None:
+            _keep(source, found, names, trained)
         measured = _figures(found, sure, far, p_target, draws)
         told: dict[str, Any] = {"targets": len(found.targets), "nontargets": len(found.nontargets), **measured}
-        if trials is None:
+        if trials is None and not trained:
             told["people"] = part
         told["min_cllr"] = {"value": min_cllr(found.targets, found.nontargets), "low": None, "high": None}
         if far is not None or frr is not None:
@@ -181,7 +220,7 @@ def trials_command(
                 raise FedawsError(
                     "a threshold is measured over people; name examples person/file, of five people or more"
                 )
-            told["threshold"] = _threshold_dict(threshold_among(parts, far=far, frr=frr, draws=draws))
+            told["threshold"] = _threshold_dict(threshold_among(compared, far=far, frr=frr, draws=draws))
         print_json(told) if json else _show(told)
 
 
@@ -301,25 +340,62 @@ def _opened(gallery: Path, model: Path, files: list[Path]) -> "tuple[Gallery, An
     return Gallery(gallery, loaded), read_examples(files, loaded)
 
 
-def _compared_all(source: Path, path: Path, enroll: int) -> "Comparisons":
+class Named(NamedTuple):
+    """Comparisons, and the people's names if they are known."""
+
+    found: "Comparisons"
+    names: "Sequence[str] | None"
+
+    @property
+    def sure(self) -> bool:
+        """Whether there are intervals over people."""
+        return self.names is not None and self.found.num_people >= 5
+
+
+def _compared_all(source: Path, path: Path, enroll: int) -> Named:
+    """All comparisons of people's examples."""
+    import numpy as np
+
     from fedaws.evaluate.error_rates import comparisons
     from fedaws.people.gallery import embeddings_of
     from fedaws.people.inputs import load_model, read_people
 
     model = load_model(source)
     x, people = read_people(path, model)
-    return comparisons(embeddings_of(model, x), people, enroll)
+    return Named(comparisons(embeddings_of(model, x), people, enroll), [str(name) for name in np.unique(people)])
 
 
-def _of_the_run(source: Path, enroll: int | None) -> "dict[Part, Comparisons]":
-    from fedaws.people.inputs import load_model
+def _of_the_run(source: Path, enroll: int | None) -> "tuple[dict[Part, Named], bool]":
+    """A run's strangers; where it has none its own test examples, of people who trained."""
+    import numpy as np
+
+    from fedaws.evaluate.error_rates import comparisons
+    from fedaws.people.inputs import load_model, tested_people
     from fedaws.people.strangers import run_comparisons
     from fedaws.training.run import Run
 
     model = load_model(source)
     if not isinstance(model, Run):
         raise FedawsError(f"{source} is an exported model, which has no strangers; give people who took no part")
-    return run_comparisons(model, enroll)
+    if model.strangers:
+        names = model.strangers
+        return {part: Named(found, names[part].names) for part, found in run_comparisons(model, enroll).items()}, False
+    console.warn("these people took part in training: of others more are accepted; give examples of strangers")
+    embeddings, people = tested_people(model, enroll or 5)
+    own = Named(comparisons(embeddings, people, enroll or 5), [str(name) for name in np.unique(people)])
+    return {"strangers": own}, True
+
+
+def _keep(source: Path, found: "Comparisons", names: "Sequence[str]", trained: bool) -> None:
+    """Beside the run, for its report."""
+    from fedaws.evaluate.people import examine_people
+    from fedaws.files import only_writer
+    from fedaws.record.folder import RunFolder
+
+    folder = RunFolder(source)
+    if folder.started:
+        with only_writer(source):
+            folder.save_people(examine_people(found, names, trained))
 
 
 def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":
@@ -333,24 +409,24 @@ def _scored(source: Path, trials: Path, folder: Path) -> "list[Scored]":
     return score_files(load_model(source), known, folder)
 
 
-def _compared(scores: "list[Scored]") -> "tuple[Comparisons, bool]":
-    """The comparisons, and whether their people are known; without, every name is taken for a person of its own."""
+def _compared(scores: "list[Scored]") -> Named:
+    """The comparisons and the people's names; without, None, and every name is taken for a person of its own."""
     import numpy as np
 
     from fedaws.evaluate.error_rates import Comparisons
-    from fedaws.evaluate.trials import compared
+    from fedaws.evaluate.trials import compared, person_of
 
     try:
         found = compared(scores)
-        if found.num_people >= 5:
-            return found, True
-        console.warn(f"{found.num_people} people are too few for intervals; wanted five or more")
-        return found, False
+        if found.num_people < 5:
+            console.warn(f"{found.num_people} people are too few for intervals; wanted five or more")
+        return Named(found, sorted({person_of(n) for each in scores for n in (each.enrolled, each.tested)}))
     except FedawsError as error:
         console.warn(f"no intervals: {error}")
     target = np.array([bool(each.target) for each in scores])
     number = np.arange(len(scores))
-    return Comparisons(np.array([each.score for each in scores]), np.zeros_like(number), 1 - target, number), False
+    of_nobody = Comparisons(np.array([each.score for each in scores]), np.zeros_like(number), 1 - target, number)
+    return Named(of_nobody, None)
 
 
 def _figures(found: "Comparisons", sure: bool, far: float | None, p_target: float, draws: int) -> dict[str, Any]:

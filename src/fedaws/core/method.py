@@ -45,7 +45,9 @@ class Spread:
     """How the server keeps the classes apart.
 
     `step(W, classes, when, rng, memory)` changes W in place, after the clients of these classes were heard, and returns
-    its new memory; `init(W)` makes the memory before the first round.
+    its new memory; `init(W)` makes the memory before the first round. Where people join and leave, W is of those who
+    are there, and so are the entries of tensors in the memory that are as long as W; whole numbers in these are taken
+    for ids of classes, or −1 for none.
     """
 
     step: Callable[[Tensor, Tensor, When, torch.Generator, Memory], Memory]

@@ -60,6 +60,14 @@ def tell_sums(message: Message, context: Context) -> Message:
     return _summed(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
 
 
+@app.query("enroll")
+def enroll(message: Message, context: Context) -> Message:
+    """A first row for a class that is new to the run, made here."""
+    asked = wire.read_enroll_order(message.content)
+    x = _own_examples(context, asked)
+    return _enrolled(message, asked, x, build_encoder(asked.config.model, x.shape[1:], asked.config.seed))
+
+
 @app.query("open")
 def open_shares(message: Message, context: Context) -> Message:
     """The second trip of a secure sum: what opens the sum of those that answered, and nothing of a single one."""
@@ -97,6 +105,11 @@ def opened(message: Message, peers: Path | None) -> Message:
 def summed(message: Message, x: Tensor, encoder: nn.Module) -> Message:
     """The reply to the last question (`@app.query("sums")`), with examples and an encoder of one's own."""
     return _summed(message, wire.read_sums_order(message.content), x, encoder)
+
+
+def enrolled(message: Message, x: Tensor, encoder: nn.Module) -> Message:
+    """The reply to a newcomer's question (`@app.query("enroll")`), with examples and an encoder of one's own."""
+    return _enrolled(message, wire.read_enroll_order(message.content), x, encoder)
 
 
 def _answered(
@@ -214,7 +227,15 @@ def _summed(message: Message, asked: wire.SumsOrder, x: Tensor, encoder: nn.Modu
     return Message(wire.sums_reply(sums), reply_to=message)
 
 
-def _theta(asked: wire.Order | wire.SumsOrder, x: Tensor, encoder: nn.Module) -> Params:
+def _enrolled(message: Message, asked: wire.EnrollOrder, x: Tensor, encoder: nn.Module) -> Message:
+    """The direction of the mean of the node's unit embeddings."""
+    theta = _theta(asked, x, encoder)
+    with evaluating(encoder):
+        sums = ask_sums(encoder, _one_client(x, asked.client))(theta, False)
+    return Message(wire.enroll_reply(asked, torch.nn.functional.normalize(sums.sums[0], dim=0)), reply_to=message)
+
+
+def _theta(asked: wire.Order | wire.SumsOrder | wire.EnrollOrder, x: Tensor, encoder: nn.Module) -> Params:
     try:
         return wire.unpack(asked.arrays, {name: p.detach() for name, p in trainable(encoder).items()})
     except wire.Rejected as error:
@@ -248,7 +269,7 @@ def _peers(context: Context) -> Path | None:
     return None if path is None else Path(os.path.expanduser(str(path)))
 
 
-def _own_examples(context: Context, asked: wire.Order | wire.SumsOrder) -> Tensor:
+def _own_examples(context: Context, asked: wire.Order | wire.SumsOrder | wire.EnrollOrder) -> Tensor:
     """The node's examples, once it is known that the question is for its class."""
     own_class = context.node_config.get("class-id")
     if own_class is not None and str(own_class) != str(asked.class_id):

@@ -37,7 +37,7 @@ class Member:
     class_id: int  # its row of W
     name: str
     public_key: str | None = None  # as in its .pub file; None: the name is enough, as the SuperLink holds its key
-    removed: bool = False  # it keeps its number and its class's row, and is sent nothing any more
+    removed: bool = False  # it keeps its number, and is sent nothing any more; with its last node a class's row goes
     class_name: str | None = None  # what the server calls its class; no node is told
     sums_key: str | None = None  # its X25519 public key for secure sums, in hex, for the files of other nodes
 
@@ -98,6 +98,11 @@ class Federation:
     def active(self) -> tuple[Member, ...]:
         """Those that are asked to train."""
         return tuple(m for m in self.members if not m.removed)
+
+    @cached_property
+    def gone(self) -> frozenset[int]:
+        """The classes whose nodes have all been removed."""
+        return frozenset(m.class_id for m in self.members) - {m.class_id for m in self.active}
 
     @cached_property
     def num_classes(self) -> int:

@@ -37,6 +37,7 @@ from fedaws.record.journal import Journal
 from fedaws.report.page import try_report
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup
+from fedaws.training.register import here
 from fedaws.training.session import Reporter, Session
 from fedaws.training.warm_start import begin_with, weights_of
 from fedaws.types import ServerState
@@ -157,7 +158,9 @@ class _Record:
             self.session.journal.trace(state)
             return None
         seconds = time.perf_counter() - self._began
-        self.session.journal.class_names = self.strategy.federation.class_names  # also of those that have joined
+        journal, federation = self.session.journal, self.strategy.federation
+        journal.class_names = federation.class_names  # also of those that have joined
+        journal.forgotten = tuple((~here(state)).nonzero().flatten().tolist())
         if self.folder is not None:
             _remember(self.strategy, self.folder)
             _note_attendance(self.strategy, self.folder, round_num)
@@ -186,7 +189,7 @@ def _known_test(test: tuple[Tensor, Tensor] | None, state: ServerState) -> TestS
     if test is None:
         return None
     x, y = test
-    known = y < len(state.W)
+    known = (y < len(state.W)) & here(state)[y.clamp_max(len(state.W) - 1)]
     return TestSet(x[known], y[known]) if known.any() else None
 
 

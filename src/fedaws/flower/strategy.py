@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedaws.config import Config, SpreadConfig
 from fedaws.core.algorithm import broadcast, finish_round, sample_clients
+from fedaws.core.attendance import among, entered
 from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
@@ -30,12 +31,14 @@ from fedaws.core.start import mean_rows, random_rows, secret_rows, start_state
 from fedaws.core.sums import HEARD, hear, means_of
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
+from fedaws.flower.carried import check_carried
 from fedaws.flower.federation import Federation, Member, NodeInfo, from_classes
 from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
 from fedaws.privacy import secure_sums
 from fedaws.privacy.secure_sums import Layout, Round
+from fedaws.training.register import closed, here
 from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
 _LOG = logging.getLogger("flwr")
@@ -44,6 +47,9 @@ _CHEAP, _SELDOM = 0.2, 30  # seconds: who is online is asked every round; if it 
 
 SUMS = f"{MessageType.QUERY}.sums"
 """The type of the question before the first round or after the last."""
+
+ENROLL = f"{MessageType.QUERY}.enroll"
+"""The type of the question to a node of a new class."""
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -128,34 +134,7 @@ class FedAwS(Strategy):
             raise FedawsError(f"grace={grace}; wanted seconds, 0 or more")
         # Over Flower the server knows no facts of classes.
         self.method = guarded(method, self.config) if method else method_of(self.config, ClassFacts())
-        if self.method.rows in ("all", "secret"):
-            raise FedawsError(
-                f"method={self.config.method} is not carried over Flower (rows: {self.method.rows}); use method=fedaws"
-            )
-        if self.method.own_spread:
-            secure.check_private(self.config, [member.class_id for member in self.federation.members])
-        if self.method.classes_per_client > 1:
-            raise FedawsError(
-                f"method={self.config.method} has several classes a client: not carried over Flower; use method=fedaws"
-            )
-        if self.config.privacy.secure_sums:
-            secure.check_method(self.config, self.method)
-            if len(self.federation.active) < self.config.privacy.min_cohort:
-                raise FedawsError(
-                    f"{len(self.federation.active)} nodes are fewer than privacy.min_cohort="
-                    f"{self.config.privacy.min_cohort}, and a node gives no part to a sum of fewer; lower it with care"
-                )
-        if self.config.clients.sampling != "uniform":
-            raise FedawsError(
-                f"clients.sampling={self.config.clients.sampling} is not carried over Flower, where nobody controls "
-                "who is online; set it to uniform"
-            )
-        if self.config.privacy.clip is not None:
-            raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
-        if self.config.train.stop_on != "none":  # rows join as nodes do, and those of an earlier round are fewer
-            raise FedawsError(
-                "train.stop_on is not carried over Flower; set it to none: strangers are measured there without it"
-            )
+        check_carried(self.config, self.method, self.federation)
         self._last_step = make_last_step(self.config, self.method)
 
     def summary(self) -> None:
@@ -226,8 +205,8 @@ class FedAwS(Strategy):
             state = self._begin(found)
             if number == num_rounds and self._last_step is not None:
                 self.state = before  # should the step fail, its round is to come again
-                state = take_last_step(state, state.averaged, self._last_step, partial(self._ask_sums, grid))
-                self.state = state
+                last = take_last_step(state, state.averaged, self._last_step, partial(self._ask_sums, grid))
+                state = self.state = last if state.bias is None else closed(last, here(state))
             result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
             measured = evaluate_fn(number, arrays) if evaluate_fn else None
             if measured is not None:
@@ -242,7 +221,7 @@ class FedAwS(Strategy):
         online = self._online(grid, everybody=self.joined is None)
         if self.config.privacy.secure_sums:  # the others know nobody else, and would refuse
             online = {node_id: member for node_id, member in online.items() if member.sums_key}
-        state = self._welcome(state, {m.class_id for m in online.values()})
+        state = self._welcome(state, grid, arrays, online)
         node_of = {member.client: node_id for node_id, member in online.items()}
         # Tried again, a round has another cohort: that of the first try may be of nodes that are gone. But where some
         # may have opened its sum, they give no second one over others.
@@ -274,7 +253,10 @@ class FedAwS(Strategy):
         )
         if updates is None:
             return None, None
-        self.state = finish_round(state, updates, self.config, self._rng, self.method)
+        present, method = here(state), self.method
+        if method.spread and not bool(present.all()):
+            method = replace(method, spread=among(method.spread, present))
+        self.state = finish_round(state, updates, self.config, self._rng, method)
         arrays = wire.pack(self.state.theta)
         self._arrays = arrays
         self.last["server-seconds"] = time.perf_counter() - started - (self.mail.waited - waited)
@@ -491,23 +473,73 @@ class FedAwS(Strategy):
         self._arrays = arrays
         return self.state
 
-    def _welcome(self, state: ServerState, classes: set[int]) -> ServerState:
-        """A row far from the others for every class that is first seen after the first round, or has none."""
+    def _welcome(
+        self, state: ServerState, grid: Grid, arrays: ArrayRecord, online: Mapping[int, Member]
+    ) -> ServerState:
+        """A row for every class that is first seen after the first round, or has none; none for who was removed."""
+        classes = {member.class_id for member in online.values()}
         late = set() if self.joined is None else classes - self.joined
+        late |= {c for c in classes if c < len(state.W) and not bool(here(state)[c])}  # removed, and back
+        late |= set(range(len(state.W), max(classes, default=-1) + 1))  # rows have no gaps
         self.joined = (self.joined or set()) | classes
         class_of = torch.tensor([member.class_id for member in self.federation.members])
         W = state.W
         if self.method.own_spread:  # their rows are their own affair
             return _with_room(state, class_of)
-        late |= set(range(len(W), max(classes, default=-1) + 1))  # rows have no gaps
+        enrolled = self._enrolled(state, grid, arrays, {i: m for i, m in online.items() if m.class_id in late})
         for class_id in sorted(late):
-            rng = torch.Generator().manual_seed(hash64(self.config.seed, "newcomer", class_id))
             before, after = W[:class_id], W[class_id + 1 :]
-            W = torch.cat([before, fresh_row(torch.cat([before, after]), rng)[None], after])
-            _LOG.info("class %d joins in round %d, with a row away from the others", class_id, state.round_num + 1)
+            row = enrolled.get(class_id)
+            how = "the row that it made at home" if row is not None else "a row away from the others"
+            if row is None:
+                rng = torch.Generator().manual_seed(hash64(self.config.seed, "newcomer", class_id))
+                row = fresh_row(torch.cat([before, after]), rng)
+            W = torch.cat([before, row[None], after])
+            _LOG.info("class %d joins in round %d, with %s", class_id, state.round_num + 1, how)
         if len(W) > len(state.W):  # memories of one entry a class are begun anew
             state = replace(state, spread={}, weighting={})
-        return replace(state, W=W, class_of=class_of)
+        bias = None if state.bias is None else F.pad(state.bias, (0, len(W) - len(state.bias)))
+        return self._without_removed(replace(state, W=W, class_of=class_of, bias=bias))
+
+    def _without_removed(self, state: ServerState) -> ServerState:
+        """No row of a class whose nodes have all left: zeros that are not spread, never answered, and in no file."""
+        present = torch.tensor([c not in self.federation.gone for c in range(len(state.W))])
+        if bool((present == here(state)).all()):
+            return state
+        for class_id in (~present & here(state)).nonzero().flatten().tolist():
+            _LOG.info("class %d has left before round %d; its row is gone", class_id, state.round_num + 1)
+        changed = present != here(state)
+        state = closed(state, present)
+        if self.method.spread and state.spread:
+            state = replace(state, spread=entered(state.spread, self.method.spread.init(state.W), changed))
+        return state
+
+    def _enrolled(
+        self, state: ServerState, grid: Grid, arrays: ArrayRecord, newcomers: Mapping[int, Member]
+    ) -> dict[int, Tensor]:
+        """By class, the rows that new classes' nodes make of the mean of their embeddings; of those that answer.
+
+        None where rows are guarded, as a newcomer could send anybody's; nor inside secure sums.
+        """
+        guard = self.config.defence
+        guarded_rows = guard.row_step or guard.anchor or guard.apart < 1
+        if not newcomers or not self.method.trains_own_row or guarded_rows or self.config.privacy.secure_sums:
+            return {}
+        shared = wire.shared_config(self.config, state.round_num)
+        self.mail.open_round()
+        messages = [
+            self.mail.order(member, node_id, ENROLL, wire.enroll_order(arrays, shared, member.client, member.class_id))
+            for node_id, member in newcomers.items()
+        ]
+        found = self.mail.good(
+            self.mail.collect(grid, messages),
+            lambda content, member: wire.read_enrolled(content, self._expected(state, member)),
+        )
+        rows = dict[int, Tensor]()
+        for client in sorted(found):  # several nodes of one class: the direction of their mean
+            class_id = self.federation.members[client].class_id
+            rows[class_id] = rows.get(class_id, torch.zeros(state.W.shape[1])) + found[client]
+        return {class_id: F.normalize(row, dim=0) for class_id, row in rows.items() if float(row.norm()) > 1e-3}
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 

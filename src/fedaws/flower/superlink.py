@@ -160,8 +160,9 @@ def guard() -> None:
         _LOG.warning("this system does not tell whose a connection is: every user of this machine can run code as you")
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (Middleware(Guard), *others())
-    pragmas = dict(sql_mixin.SQLITE_PRAGMAS) | {"busy_timeout": str(_LOCKED)}
-    sql_mixin.SQLITE_PRAGMAS = tuple(pragmas.items())  # type: ignore[assignment]
+    mixin: Any = sql_mixin
+    pragmas = dict(mixin.SQLITE_PRAGMAS) | {"busy_timeout": str(_LOCKED)}
+    mixin.SQLITE_PRAGMAS = tuple(pragmas.items())
 
 
 def run_superlink(folder: Path, host: str, port: int = PORT, database: Path | None = None) -> None:

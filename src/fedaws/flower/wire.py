@@ -64,6 +64,17 @@ class SumsOrder:
 
 
 @dataclass(frozen=True)
+class EnrollOrder:
+    """What a node is asked whose class has no row yet."""
+
+    config: Config
+    round_num: int
+    client: int
+    class_id: int
+    arrays: ArrayRecord
+
+
+@dataclass(frozen=True)
 class Limits:
     """What a reply may be at most."""
 
@@ -171,6 +182,18 @@ def read_sums_order(content: RecordDict) -> SumsOrder:
     return SumsOrder(cfg, client, class_id, gram, arrays)
 
 
+def enroll_order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int) -> RecordDict:
+    """The question to a node of a new class: what is your row, of the mean of your embeddings under this θ?"""
+    own = ConfigRecord({"client-id": client, "class-id": class_id})
+    return RecordDict({"arrays": arrays, "config": config, "own": own})
+
+
+def read_enroll_order(content: RecordDict) -> EnrollOrder:
+    """The same, on the node."""
+    cfg, round_num, client, class_id, arrays, _ = _read_head(content)
+    return EnrollOrder(cfg, round_num - 1, client, class_id, arrays)
+
+
 def _read_head(content: RecordDict) -> tuple[Config, int, int, int, ArrayRecord, ConfigRecord]:
     """What every order has; a message of another make is refused, and the server is told."""
     try:
@@ -222,6 +245,23 @@ def read_reply(content: RecordDict, expected: Expected) -> Reply:
     delta, norm = _clipped(delta, expected.limits)
     row = read_row(own["row"], expected)
     return Reply(delta, row, examples, loss, norm, *seconds)
+
+
+def enroll_reply(asked: EnrollOrder, row: Tensor) -> RecordDict:
+    """A newcomer's answer: the row that it made at home, and nothing else."""
+    own = ConfigRecord(
+        {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1, "row": row_bytes(row)}
+    )
+    return RecordDict({"own": own})
+
+
+def read_enrolled(content: RecordDict, expected: Expected) -> Tensor:
+    """The newcomer's row; raises :class:`Rejected` if it is none, and nothing else."""
+    only(content, "own")
+    own = content.config_records["own"]
+    keys(own, _OWN)
+    check_place(own, expected)
+    return read_row(own["row"], expected)
 
 
 def sums_reply(sums: Sums) -> RecordDict:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedaws.data.sources.images import SUFFIXES as PICTURES
 from fedaws.data.sources.images import read_image
@@ -83,6 +85,24 @@ def _read_folders(folder: Path, model: Run | Device) -> tuple[NDArray[Any], NDAr
         raise FedawsError(f"{folder} has no folders; wanted one for each person, with files of theirs")
     parts = [read_examples([each], model) for each in folders]
     return np.concatenate(parts), np.repeat([each.name for each in folders], [len(part) for part in parts])
+
+
+def tested_people(run: Run, enroll: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Embeddings of a run's own test examples, and the names of whose they are: of people who trained.
+
+    Those of whom there are too few to enrol by so many and test are left out, and so is who has left.
+    """
+    data = run.configured_data()
+    if not isinstance(data.y_test, Tensor) or not isinstance(data.x_test, Tensor):
+        raise FedawsError(f"{run.folder} has examples with sets of labels, which are of no single person; give a list")
+    names = np.array([str(name) for name in run.class_names or range(len(run.W))])
+    y = data.y_test.numpy()
+    enough = np.bincount(y, minlength=len(names)) > enroll
+    enough[list(run.facts.forgotten)] = False
+    kept = enough[y]
+    if not kept.any():
+        raise FedawsError(f"nobody has more than {enroll} test examples in {run.folder}; lower --enroll or give a list")
+    return run.embed(data.x_test[torch.from_numpy(kept)]).cpu().numpy(), names[y[kept]]
 
 
 def _files(place: Path) -> list[Path]:

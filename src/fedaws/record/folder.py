@@ -26,6 +26,8 @@ PARTICIPANTS = "participants.jsonl"
 """Over Flower: who answered in each round, and who did not."""
 AUDIT = "audit.json"
 """What `fedaws audit` found."""
+PEOPLE = "people.json"
+"""Error rates of verification and the people behind them, by `fedaws trials`."""
 _KEPT = 2  # checkpoints
 _RANKS = "ranks"  # the folder of what the ranks but the first have written
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
@@ -72,6 +74,7 @@ class Facts(BaseModel):
     tested_on: Literal["test", "held-out", "training"] = "test"
     own_measures: tuple[str, ...] = ()  # beside the package's
     classes: NonNegativeInt = 0
+    forgotten: tuple[NonNegativeInt, ...] = ()  # classes whose rows were removed on demand, for good
     round: NonNegativeInt = 0
     loss: float = 0.0  # of that round
     loss_sum: float = 0.0  # since the last row of metrics, over
@@ -191,6 +194,10 @@ class RunFolder:
     def save_details(self, details: dict[str, Any]) -> None:
         """Keep what `fedaws.evaluate.per_class` found; images become PNG files in base64."""
         write_text(self.details_file, json.dumps(details, default=png_base64) + "\n")
+
+    def save_people(self, people: dict[str, Any]) -> None:
+        """Keep what `fedaws.evaluate.people` found."""
+        write_text(self.path / PEOPLE, json.dumps(people) + "\n")
 
     # checkpoints
 

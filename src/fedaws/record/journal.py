@@ -52,6 +52,7 @@ class Journal:
         self._privacy = privacy
         self._sums = _Sums()
         self.class_names = facts.class_names  # of the rows of W, and perhaps of some that are to come
+        self.forgotten: tuple[int, ...] = ()  # classes that were removed on demand
         self._traced = frozenset[int]() if folder is None else trace_rounds(cfg.train.rounds)
 
     def held(self) -> AbstractContextManager[None]:
@@ -76,6 +77,7 @@ class Journal:
             return state, folder.rewind_metrics(0)
         state, facts = checkpoint
         _same_facts(self._facts, facts, folder.path)
+        self.forgotten = facts.forgotten
         self._sums = _Sums(facts.loss_sum, facts.loss_rounds, facts.seconds, dict(facts.parts))
         history = folder.rewind_metrics(state.round_num)
         if state.round_num >= self._cfg.train.rounds and not history:
@@ -142,16 +144,24 @@ class Journal:
 
     def facts(self, state: ServerState) -> Facts:
         """What a reader of this state needs to know beside its tensors."""
-        names = self.class_names and self.class_names[: len(state.W)]
-        here = {"round": state.round_num, "loss": state.loss, "class_names": names, "privacy": self._privacy()}
+        names = self.class_names and _without(self.class_names[: len(state.W)], self.forgotten)
+        here: dict[str, Any] = {"round": state.round_num, "loss": state.loss, "class_names": names}
+        here |= {"privacy": self._privacy(), "forgotten": self.forgotten}
         return self._facts.model_copy(update=here | vars(self._sums))
+
+
+def _without(names: tuple[str, ...], forgotten: tuple[int, ...]) -> tuple[str, ...]:
+    """The classes' names, but none of those that were removed on demand."""
+    return tuple("" if number in forgotten else name for number, name in enumerate(names))
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
     for key in _ASKED_AGAIN:
         ours, theirs = getattr(given, key), getattr(saved, key)
         if key == "class_names" and ours and theirs:
-            ours = ours[: len(theirs)]  # others may join
+            ours = _without(ours[: len(theirs)], saved.forgotten)  # others may join
+        if key == "data" and saved.forgotten:
+            continue  # their examples may be gone from the data, too
         if ours != theirs:
             raise FedawsError(
                 f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data, encoder, "

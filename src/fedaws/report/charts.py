@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -216,16 +217,46 @@ def _short(values: Iterable[float]) -> list[float]:
     return [float(f"{value:.5g}") for value in values]
 
 
-def histogram_chart(counts: Sequence[tuple[str, int, list[int]]], low: float, axes: Axes, key: str) -> Chart:
-    """Histograms from `low` to 1 over each other, by label and colour: shares of their sums, every bin a step."""
+def histogram_chart(
+    counts: Sequence[tuple[str, int, list[int]]], low: float, axes: Axes, key: str, high: float = 1.0
+) -> Chart:
+    """Histograms from `low` to `high` over each other, by label and colour: shares of their sums, every bin a step."""
     lines = []
     for label, colour, bins in counts:
-        edges = [low + i * (1 - low) / len(bins) for i in range(len(bins) + 1)]
+        edges = [low + i * (high - low) / len(bins) for i in range(len(bins) + 1)]
         xs = [edge for pair in pairwise(edges) for edge in pair]
         lines.append(Line(label, colour, xs, [n / max(1, sum(bins)) for n in bins for _ in "12"]))
     chart = line_chart(lines, axes, key, ends=False)
     chart.data["bins"] = True
     return chart
+
+
+RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+"""What stands at the axes of a DET curve."""
+
+
+def det_chart(curves: Sequence[tuple[str, int, list[float], list[float], float]], axes: Axes, key: str) -> Chart:
+    """DET curves by label, colour, FAR, FRR and the least rate that can be shown, on normal deviates: Gaussian scores
+    of equal spread give straight lines.
+    """
+    deviate = NormalDist().inv_cdf
+    lines, told = [], []
+    for label, colour, far, frr, least in curves:
+        kept = [(a, r) for a, r in zip(far, frr, strict=True) if a <= RATES[-1] and r <= RATES[-1]]
+        kept = kept or [min(zip(far, frr, strict=True), key=sum)]
+        across, up = ([deviate(min(max(rate, least), 0.6)) for rate in part] for part in zip(*kept, strict=True))
+        lines.append(Line(label, colour, across, up))
+        told.append([f"FAR {100 * a:.2f} %, FRR {100 * r:.2f} %" for a, r in kept])
+    chart = line_chart(lines, axes, key, ends=False)
+    for line, words in zip(chart.data["lines"], told, strict=True):
+        line |= {"x": _short(line["x"]), "told": words}
+    x, y = Scale(*chart.data["x"]), Scale(*chart.data["y"])
+    marks = [(deviate(rate), f"{100 * rate:g} %") for rate in RATES]
+    return replace(
+        chart,
+        across=[(x(at), name) for at, name in marks if x.low <= at <= x.high],
+        up=[(y(at), name) for at, name in marks if y.low <= at <= y.high],
+    )
 
 
 # --- classes --------------------------------------------------------------------------------------------------------

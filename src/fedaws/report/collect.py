@@ -17,7 +17,7 @@ from fedaws.config import Config, typed
 from fedaws.core.methods import method_names, method_of, role_of
 from fedaws.errors import FedawsError
 from fedaws.record.files import read_tensors
-from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
+from fedaws.record.folder import PARTICIPANTS, PEOPLE, Facts, RunFolder
 from fedaws.record.journal import differences
 from fedaws.record.made_with import MADE_WITH
 from fedaws.report.reader import attempt, check, read_lines, read_object
@@ -68,6 +68,85 @@ class Details(BaseModel):
         return self
 
 
+Rate = Annotated[float, Field(ge=0, le=1)]
+Score = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+class Measured(BaseModel):
+    """A rate, and its interval if there is one."""
+
+    value: Rate
+    low: Rate | None = None
+    high: Rate | None = None
+
+
+class Threshold(BaseModel):
+    """A threshold, and what it costs."""
+
+    wanted: str = Field(max_length=60)
+    threshold: Score
+    far: Measured
+    frr: Measured
+
+
+class Curve(BaseModel):
+    """Corners of a DET curve."""
+
+    far: list[Rate] = Field(min_length=1, max_length=1000)
+    frr: list[Rate] = Field(min_length=1, max_length=1000)
+
+
+class Histogram(BaseModel):
+    """Scores of one person and of two, in bins of equal width."""
+
+    low: Score
+    high: Score
+    same: list[Count] = Field(min_length=1, max_length=1000)
+    other: list[Count] = Field(min_length=1, max_length=1000)
+
+
+class Person(BaseModel):
+    """Somebody's errors: their own examples rejected, others' accepted as them."""
+
+    name: str = Field(max_length=200)
+    examples: Count
+    frr: Rate | None = None
+    far: Rate | None = None
+
+
+class TakenFor(BaseModel):
+    """The share of one person's examples that are accepted as another."""
+
+    tested: str = Field(max_length=200)
+    taken: str = Field(max_length=200)
+    share: Rate
+    examples: Count
+
+
+class People(BaseModel):
+    """people.json, as `fedaws.evaluate.people` makes it."""
+
+    trained: bool
+    people: Count
+    same: Annotated[Count, Field(ge=1)]
+    other: Annotated[Count, Field(ge=1)]
+    eer: Measured
+    thresholds: list[Threshold] = Field(max_length=20)
+    det: Curve
+    histogram: Histogram
+    at: Score
+    each: list[Person] = Field(max_length=2_000)
+    pairs: list[TakenFor] = Field(max_length=100)
+
+    @model_validator(mode="after")
+    def _shapes(self) -> "People":
+        if len(self.det.far) != len(self.det.frr) or len(self.histogram.same) != len(self.histogram.other):
+            raise ValueError("its lists differ in length")
+        if not self.histogram.low < self.histogram.high:
+            raise ValueError("its histogram has no width")
+        return self
+
+
 class Attendance(BaseModel):
     """A line of participants.jsonl: who answered in a round over Flower, and who did not and why."""
 
@@ -100,6 +179,7 @@ class RunData:
     sizes: dict[str, int] = field(default_factory=dict)  # numbers in each tensor of the model
     weights: Path | None = None  # of the model, or of the newest sound checkpoint
     details: Details | None = None
+    people: People | None = None
     made_with: dict[str, str] = field(default_factory=dict)
     attendance: list[Attendance] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
@@ -298,6 +378,7 @@ def _read_run(place: Path, notices: list[str]) -> RunData:
     if run.weights is not None:
         run.sizes = attempt(partial(tensor_sizes, run.weights), notices) or {}
     run.details = attempt(partial(_read_details, folder.details_file), notices)
+    run.people = attempt(partial(_read_people, place / PEOPLE), notices)
     run.made_with = attempt(partial(_read_versions, place / MADE_WITH), notices) or {}
     answers = read_lines(place / PARTICIPANTS, Attendance.model_validate_json, notices)
     run.attendance = [answer for _, answer in sorted({answer.round: answer for answer in answers}.items())]
@@ -355,6 +436,11 @@ def _read_details(path: Path) -> Details | None:
     if not details.keys() - {"round"}:  # nothing was there to test on
         return None
     return check(lambda: Details.model_validate(details), path)
+
+
+def _read_people(path: Path) -> People | None:
+    people = read_object(path)
+    return check(lambda: People.model_validate(people), path) if people else None
 
 
 def _read_versions(path: Path) -> dict[str, str]:

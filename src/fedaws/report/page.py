@@ -20,6 +20,7 @@ from fedaws.report.costs import flower, times
 from fedaws.report.curves import LEARNING, RESULT, THEORY, curve_figures, own_measures
 from fedaws.report.draft import Draft, draft_of
 from fedaws.report.figures import plus_minus, statistics
+from fedaws.report.people import people_section
 
 REPORT = "report.html"
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
@@ -92,6 +93,7 @@ def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
         "cosines": cosine_section(draft),
         "classes": class_section(draft),
         "confusions": confusion_section(draft),
+        "people": people_section(draft),
         "times": times(groups),
         "flower": flower(runs, draft.notices),
         "audits": audits(runs, draft.notices),

@@ -52,7 +52,7 @@
         const i = line.x.indexOf(round);
         if (i < 0) continue;
         const band = line.low && line.high[i] > line.low[i] ? ` (${shown(line.low[i], chart.form)} … ${shown(line.high[i], chart.form)})` : "";
-        lines.push([line.label, shown(line.y[i], chart.form) + band]);
+        lines.push([line.label, line.told ? line.told[i] : shown(line.y[i], chart.form) + band]);
         const dot = document.createElementNS(SVG, "circle");
         dot.setAttribute("class", "c" + line.colour);
         dot.setAttribute("cx", px); dot.setAttribute("cy", scale(chart.y, line.y[i], chart.log)); dot.setAttribute("r", 3.5);
@@ -60,10 +60,10 @@
       }
       bar.setAttribute("x1", px); bar.setAttribute("x2", px);
       cursor.removeAttribute("hidden");
-      const title = chart.bins ? "at " + plain(round) : "round " + round.toLocaleString("en");
+      const title = chart.lines[0].told ? "" : chart.bins ? "at " + plain(round) : "round " + round.toLocaleString("en");
       const box = svg.getBoundingClientRect(), width = svg.viewBox.baseVal.width;
       say(title, lines, x ?? box.left + px * box.width / width, y ?? box.top + box.height / 2);
-      return title + ": " + lines.map((l) => l.join(" ")).join("; ");
+      return (title && title + ": ") + lines.map((l) => l.join(" ")).join("; ");
     };
     const leave = () => { cursor.setAttribute("hidden", ""); again = null; hush(); };
     svg.addEventListener("pointermove", (event) => {

@@ -20,6 +20,7 @@ from fedaws.evaluate.strangers import check_strangers
 from fedaws.models import batch_norms, example_shape_fits, mixes_examples, model_tensors
 from fedaws.privacy.ghost import can_ghost
 from fedaws.sparse import SparseRows
+from fedaws.training.register import check_moves
 from fedaws.types import ServerState
 
 Warn = Callable[[str], None]
@@ -40,8 +41,9 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     _check_images(cfg, data, encoder)
     _check_clients(cfg, method, data, warn)
     _check_encoder(cfg, data, encoder, warn)
+    people = check_moves(cfg, method, data, encoder)
     if method.spread:
-        _check_spread(cfg, data.num_classes, warn)
+        _check_spread(cfg, data.num_classes, people.fewest, warn)
     for part, strangers in data.apart.items():
         check_strangers(part, strangers, cfg.data.enroll)
     if cfg.privacy.clip is not None:
@@ -107,10 +109,10 @@ def _check_encoder(cfg: Config, data: FederatedData, encoder: nn.Module, warn: W
         warn("the encoder has dropout: it is off, as the encoder runs in its eval mode")
 
 
-def _check_spread(cfg: Config, num_classes: int, warn: Warn) -> None:
+def _check_spread(cfg: Config, num_classes: int, fewest: int, warn: Warn) -> None:
     spread, dim = cfg.spread, cfg.model.embedding_dim
-    k = resolve_neighbors(spread, num_classes)
-    available = num_classes if spread.candidates == "all" else min(spread.candidates, num_classes)
+    k = resolve_neighbors(spread, num_classes if spread.remember else fewest)
+    available = fewest if spread.candidates == "all" else min(spread.candidates, fewest)
     if spread.regularizer != "moments" and k != "all" and k >= available:
         raise FedawsError(
             f"spread.neighbors={k} needs at least {k + 1} candidates, got {available}; "

@@ -106,7 +106,7 @@ class Run:
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
         """All measures on the test set of `data`, by default the run's own, and on its strangers."""
-        data = data or self._own_data()
+        data = data or self.data or self.configured_data()
         if data.num_classes != len(self.W):
             raise FedawsError(
                 f"the data has {data.num_classes} classes, the model {len(self.W)}; they do not belong together"
@@ -122,7 +122,7 @@ class Run:
     @property
     def strangers(self) -> dict[Part, Strangers]:
         """The people who had no client: `strangers` to choose by, `test_strangers` for the final figure."""
-        return self._own_data().apart
+        return (self.data or self.configured_data()).apart
 
     def with_class(self, name: str, x: Any) -> "Run":
         """A run that knows one class more, its row the direction of the mean embedding of these examples.
@@ -181,9 +181,8 @@ class Run:
         facts = self.facts.model_copy(update={"class_names": names, "classes": len(W)})
         return replace(self, model=replace(self.model, W=W, bias=bias), facts=facts, data=None, folder=None)
 
-    def _own_data(self) -> FederatedData:
-        if self.data is not None:
-            return self.data
+    def configured_data(self) -> FederatedData:
+        """What the configuration names; refused where the run was trained on data of one's own."""
         if self.facts.own_data:
             raise FedawsError(
                 f"{self.folder} was trained on data of your own, which it does not hold; "

@@ -20,7 +20,7 @@ from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_input
 from fedaws.errors import FedawsError
-from fedaws.evaluate import Measure, Model, TestSet
+from fedaws.evaluate import Measure, Model
 from fedaws.evaluate.measures import check_names
 from fedaws.hashing import hash64
 from fedaws.machine.memory import keep_freed_memory
@@ -42,6 +42,7 @@ from fedaws.runners.sums import ask_sums
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup, check_stop
 from fedaws.training.protection import Protection, protect
+from fedaws.training.register import Register, register_of, test_of
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session, nothing_kept
 from fedaws.training.warm_start import Start, begin_with, weights_of
@@ -148,13 +149,14 @@ def train(
         journal = Journal(cfg, facts, None if place is None else parts.folder(place), **promise)
         with journal.held():
             state, history = _opened(journal, first, resume, private)
+            people = register_of(cfg, method, data, encoder, first, journal.forgotten, state.round_num)
             session = Session(
                 cfg,
                 method,
                 journal,
                 reporter,
                 model_of=parts.model_of,
-                test_of=lambda _: TestSet(data.x_test, data.y_test, data.label_weights),
+                test_of=lambda state: test_of(data, state),
                 checkpoint_every=cfg.train.checkpoint_every,
                 measures=measures or {},
                 history=history,
@@ -162,7 +164,7 @@ def train(
                 strangers=data.apart,
                 best=state.best,
             )
-            state = _loop(cfg, method, data, state, session, parts.run_clients, last_step, ask, private)
+            state = _loop(cfg, people, state, session, parts.run_clients, last_step, private)
             model, told = session.finish(state)
     set_weights(encoder, model.theta)
     return Run(cfg, model, told, session.history, data, place)
@@ -263,18 +265,16 @@ def _as_given(cfg: Config, own_data: bool, own_encoder: bool) -> Config:
 
 def _loop(
     cfg: Config,
-    method: Method,
-    data: FederatedData,
+    people: Register,
     state: ServerState,
     session: Session,
     run_clients: RunClients,
     last_step: LastStep | None,
-    ask: AskSums,
     private: Protection | None,
 ) -> ServerState:
     guard = None if private is None else private.guard
     run_clients = _timed(run_clients, session)
-    available, counts = data.available, data.num_examples
+    counts = people.data.num_examples
     session.reporter.on_start(cfg.train.rounds if session.over else state.round_num, cfg.train.rounds)
     while state.round_num < cfg.train.rounds and not session.over:
         # A generator of its own for every round: nothing random needs to be saved.
@@ -282,12 +282,13 @@ def _loop(
         if private is not None and private.spent_all:
             session.journal.checkpoint(state)
             raise private.over(state.round_num)
-        began = time.perf_counter()
+        began, now = time.perf_counter(), state.round_num
+        state, available, method = people.begin(state), people.available(now), people.method_in(now)
         state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method, guard=guard)
         if state.round_num == cfg.train.rounds:
             state = settled(state, cfg, method)
         if last_step is not None and state.round_num == cfg.train.rounds:
-            state = take_last_step(state, session.model_of(state).theta, last_step, ask)
+            state = people.ended(take_last_step(state, session.model_of(state).theta, last_step, people.ask(now)))
         session.after_round(state, time.perf_counter() - began)
     return state
 

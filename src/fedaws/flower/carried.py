@@ -1,0 +1,46 @@
+"""What cannot run over Flower, refused before the first round."""
+
+from fedaws.config import Config
+from fedaws.core.method import Method
+from fedaws.errors import FedawsError
+from fedaws.flower import secure
+from fedaws.flower.federation import Federation
+
+
+def check_carried(cfg: Config, method: Method, federation: Federation) -> None:
+    """Refuse in one line a method or settings that real nodes cannot have."""
+    if method.rows in ("all", "secret"):
+        raise FedawsError(f"method={cfg.method} is not carried over Flower (rows: {method.rows}); use method=fedaws")
+    if method.own_spread:
+        secure.check_private(cfg, [member.class_id for member in federation.members])
+    if method.classes_per_client > 1:
+        raise FedawsError(
+            f"method={cfg.method} has several classes a client: not carried over Flower; use method=fedaws"
+        )
+    if cfg.privacy.secure_sums:
+        secure.check_method(cfg, method)
+        if len(federation.active) < cfg.privacy.min_cohort:
+            raise FedawsError(
+                f"{len(federation.active)} nodes are fewer than privacy.min_cohort="
+                f"{cfg.privacy.min_cohort}, and a node gives no part to a sum of fewer; lower it with care"
+            )
+    _check_settings(cfg)
+
+
+def _check_settings(cfg: Config) -> None:
+    if cfg.clients.sampling != "uniform":
+        raise FedawsError(
+            f"clients.sampling={cfg.clients.sampling} is not carried over Flower, where nobody controls "
+            "who is online; set it to uniform"
+        )
+    if cfg.clients.join or cfg.clients.leave:
+        raise FedawsError(
+            "clients.join and clients.leave are for simulations; over Flower nodes join by a table at the end of "
+            "federation.toml, and leave by removed = true in theirs"
+        )
+    if cfg.privacy.clip is not None:
+        raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
+    if cfg.train.stop_on != "none":  # rows join as nodes do, and those of an earlier round are fewer
+        raise FedawsError(
+            "train.stop_on is not carried over Flower; set it to none: strangers are measured there without it"
+        )

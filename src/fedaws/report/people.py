@@ -1,0 +1,170 @@
+"""People: the trade-off of accepting others and rejecting one's own, thresholds, and who is behind the errors."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedaws.evaluate.catalogue import format_value
+from fedaws.report import charts
+from fedaws.report.charts import Axes
+from fedaws.report.collect import Group, Measured, People, Person
+from fedaws.report.draft import PANELS, Draft
+from fedaws.report.figures import Figure, Table, three
+
+_DOTS = 40  # people with a line of their own
+_WORST = 10  # of each kind in a table
+_BINS = 20
+_RIGHT = ("own examples accepted", "others' examples rejected")
+_WRONG = ("own examples rejected (goats)", "others' examples accepted (lambs)")
+
+Examined = list[tuple[Group, People]]
+
+
+def people_section(draft: Draft) -> dict[str, Any] | None:
+    """The section, if any run has had its trials."""
+    found = [(group, people) for group in draft.groups if (people := _people_of(group))]
+    if not found:
+        return None
+    if len({people.trained for _, people in found}) > 1:
+        draft.notices.append("some runs were tried on people who trained, others on people who did not: not comparable")
+    return {
+        "lead": _lead(found),
+        "figures": [_det(draft, found), *(_scores(draft, group, p, n) for n, (group, p) in enumerate(found[:PANELS]))],
+        "panels": [_panel(draft, group, people, number) for number, (group, people) in enumerate(found[:PANELS])],
+    }
+
+
+def _people_of(group: Group) -> People | None:
+    return next((run.people for run in group.runs if run.people), None)
+
+
+def _lead(found: Examined) -> list[str]:
+    rates = [f"{_interval(people.eer)}" + (f" ({group.label})" if len(found) > 1 else "") for group, people in found]
+    first = found[0][1]
+    who = "who took part in training, by test examples" if first.trained else "who took no part in training"
+    lines = [
+        f"Is this who they say? Of {first.people:,} people {who}: equal error rate {'; '.join(rates)}. "
+        "FAR is the share of others' examples that are accepted, FRR the share of one's own that are rejected."
+    ]
+    if any(people.trained for _, people in found):
+        lines.append(
+            "People who trained are told apart far better than others: a threshold from here lets too many strangers "
+            "pass. Measure on people who took no part (fedaws trials RUN STRANGERS.npz)."
+        )
+    return lines
+
+
+def _det(draft: Draft, found: Examined) -> Figure:
+    title = "False rejections against false acceptances (DET)"
+    curves = [
+        (group.label, group.colour, p.det.far, p.det.frr, max(5e-4, 0.5 / min(p.same, p.other))) for group, p in found
+    ]
+    chart = draft.add(charts.det_chart(curves, Axes(title, "FAR: others accepted"), "det"))
+    chart = _described(chart, title, [f"{group.label} has an equal error rate of {_rate(p.eer)}" for group, p in found])
+    rows = [[group.label, _interval(p.eer), f"{p.same:,}", f"{p.other:,}"] for group, p in found]
+    head = ["method", "equal error rate", "comparisons of one person", "of two"]
+    note = "FRR upwards; both axes on normal deviates. Nearer to the lower left is better."
+    return Figure(title, note, chart, Table("Equal error rates, with 95 % intervals over people", head, rows))
+
+
+def _scores(draft: Draft, group: Group, people: People, number: int) -> Figure:
+    bins = people.histogram
+    title = f"Scores: {group.label}"
+    counts = [("same person", 0, bins.same), ("other person", 1, bins.other)]
+    axes = Axes(title, "score", "percent", 0.0)
+    chart = draft.add(charts.histogram_chart(counts, bins.low, axes, f"scores-{number}", bins.high))
+    means = [_mean(counts[i][2], bins.low, bins.high) for i in (0, 1)]
+    chart = _described(
+        chart, title, [f"{label}: mean about {three(m)}" for (label, _, _), m in zip(counts, means, strict=True)]
+    )
+    rows = [[label, f"{sum(n):,}", three(m)] for (label, _, n), m in zip(counts, means, strict=True)]
+    note = "Share of the comparisons of an example with an enrolled person, by score; dashed: with another person."
+    return Figure(title, note, chart, Table("Scores", ["comparisons of", "number", "mean score"], rows))
+
+
+def _panel(draft: Draft, group: Group, people: People, number: int) -> dict[str, Any]:
+    rows = [[t.wanted, three(t.threshold), _interval(t.far), _interval(t.frr)] for t in people.thresholds]
+    head = ["wanted", "threshold", "FAR", "FRR"]
+    thresholds = Table("Thresholds and what they cost, with 95 % intervals over people", head, rows)
+    pairs = [[pair.tested, pair.taken, f"{_percent(pair.share)} of {pair.examples:,}"] for pair in people.pairs]
+    few = len(people.each) <= _DOTS
+    note = (
+        f"At the threshold {three(people.at)}. A goat's own examples are rejected; a lamb is whom others are taken for."
+    )
+    return {
+        "group": group,
+        "title": "Person by person",
+        "note": note,
+        "labels": _RIGHT if few else _WRONG,
+        "dots": _dots(people.each) if few else None,
+        "chart": None if few else _by_share(draft, people.each, number),
+        "thresholds": thresholds,
+        "each": _animals(people.each),
+        "pairs": Table("Whose examples are accepted as whom", ["examples of", "accepted as", "share"], pairs)
+        if pairs
+        else None,
+    }
+
+
+def _dots(each: list[Person]) -> dict[str, Any]:
+    """Own examples accepted and others' rejected, for everybody: all the way to the right is without errors."""
+    known = sorted(each, key=lambda person: person.name)
+    accepted = [None if person.frr is None else 1 - person.frr for person in known]
+    rejected = [None if person.far is None else 1 - person.far for person in known]
+    worst = min((v for v in [*accepted, *rejected] if v is not None), default=0.0)
+    series = [
+        (label, colour, shares) for colour, (label, shares) in enumerate(zip(_RIGHT, (accepted, rejected), strict=True))
+    ]
+    about = f"Of {len(known)} people the share of their own examples that is accepted, and of others' that is rejected."
+    return charts.dot_plot([person.name for person in known], series, 0.5 if worst >= 0.5 else 0.0, about)
+
+
+def _by_share(draft: Draft, each: list[Person], number: int) -> charts.Chart:
+    title = "People by their errors"
+    kinds = [(_WRONG[0], 0, "frr"), (_WRONG[1], 1, "far")]
+    counts = [
+        (label, colour, _binned([v for p in each if (v := getattr(p, key)) is not None]))
+        for label, colour, key in kinds
+    ]
+    axes = Axes(title, "share of examples", "percent", 0.0)
+    return draft.add(charts.histogram_chart(counts, 0.0, axes, f"people-{number}"))
+
+
+def _binned(values: list[float]) -> list[int]:
+    places = [min(_BINS - 1, int(_BINS * value)) for value in values]
+    return [places.count(place) for place in range(_BINS)]
+
+
+def _animals(each: list[Person]) -> Table:
+    """The worst of both kinds."""
+    rows = []
+    for kind, key in (("goat", "frr"), ("lamb", "far")):
+        worst = sorted((p for p in each if getattr(p, key)), key=lambda p: -getattr(p, key))[:_WORST]
+        rows += [[p.name, kind, _percent(p.frr), _percent(p.far), f"{p.examples:,}"] for p in worst]
+    return Table(
+        "Goats (hard to recognise) and lambs (easy to be taken for)",
+        ["person", "", "FRR", "FAR as them", "examples"],
+        rows,
+    )
+
+
+def _described(chart: charts.Chart, title: str, words: list[str]) -> charts.Chart:
+    return replace(chart, about=f"{title}. {'; '.join(words)}")
+
+
+def _mean(counts: list[int], low: float, high: float) -> float:
+    width = (high - low) / len(counts)
+    return sum(n * (low + (i + 0.5) * width) for i, n in enumerate(counts)) / max(1, sum(counts))
+
+
+def _interval(figure: Measured) -> str:
+    if figure.low is None or figure.high is None:
+        return _rate(figure)
+    return f"{_rate(figure)} ({100 * figure.low:.2g} … {100 * figure.high:.2g})"
+
+
+def _rate(figure: Measured) -> str:
+    return f"{100 * figure.value:.3g} %"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else format_value(value, "percent")
