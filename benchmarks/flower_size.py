@@ -156,11 +156,12 @@ def flowers_state(kind: str, nodes: int, looks: int = 500) -> dict[str, float]:
         ids = [state.create_node("", "", f"key {i}".encode(), 30.0) for i in range(nodes)]
         for node_id in ids:
             state.activate_node(node_id, 3600.0)
-        found = {}
-        for name, act in {
+        found = dict[str, float]()
+        acts: dict[str, Callable[[int], object]] = {
             "look for a message": lambda i: state.get_message_ins(ids[i % nodes], 1),
             "sign of life": lambda i: state.acknowledge_node_heartbeat(ids[i % nodes], 3600.0),
-        }.items():
+        }
+        for name, act in acts.items():
             started = time.process_time()
             for i in range(looks):
                 act(i)
