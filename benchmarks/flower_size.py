@@ -90,7 +90,6 @@ class Crowd(Grid):
         if self._delta is None:
             theta = {name: torch.from_numpy(array.numpy().copy()) for name, array in asked.arrays.items()}
             self._delta = wire.pack({name: 1e-3 * torch.randn_like(tensor) for name, tensor in theta.items()})
-        assert asked.row is not None
         content = wire.reply(asked, {}, asked.row, 10, 0.5, 0.0, 0.0)
         content["arrays"] = self._delta
         reply = Message(content, reply_to=message)
@@ -157,7 +156,7 @@ def flowers_state(kind: str, nodes: int, looks: int = 500) -> dict[str, float]:
         ids = [state.create_node("", "", f"key {i}".encode(), 30.0) for i in range(nodes)]
         for node_id in ids:
             state.activate_node(node_id, 3600.0)
-        found = {}
+        found = dict[str, float]()
         acts: dict[str, Callable[[int], object]] = {
             "look for a message": lambda i: state.get_message_ins(ids[i % nodes], 1),
             "sign of life": lambda i: state.acknowledge_node_heartbeat(ids[i % nodes], 3600.0),

@@ -36,7 +36,7 @@ class FakeLink:
         self.objects: dict[str, bytes] = {}
         self.replies: dict[str, str] = {}  # by the message that they answer
         self.trees: dict[str, Any] = {}
-        self.failures: list[Exception] = []  # of the next pushes
+        self.failures: list[BaseException] = []  # of the next pushes
         self.pushes = 0
 
     def ask(self, kind: str, **values: Any) -> str:

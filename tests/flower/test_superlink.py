@@ -9,7 +9,6 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
-from typing import Any
 
 import pytest
 import uvicorn
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fastapi import FastAPI
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore import sql_mixin
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, SQLITE_PRAGMAS
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
@@ -37,13 +36,10 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="onl
 @pytest.fixture(scope="module")
 def superlink() -> Iterator[tuple[FastAPI, int]]:
     """Flower's own, in this process, guarded; and its port."""
-    mixin: Any = sql_mixin
-    before = extensions.get_middleware, mixin.SQLITE_PRAGMAS
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        undone_later(patch)
         guard()
         app = create_app()
-    finally:
-        extensions.get_middleware, mixin.SQLITE_PRAGMAS = before
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", free_port(), log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -53,6 +49,12 @@ def superlink() -> Iterator[tuple[FastAPI, int]]:
     yield app, server.config.port
     server.should_exit = True
     thread.join()
+
+
+def undone_later(patch: pytest.MonkeyPatch) -> None:
+    """What the guard changes in this process is set back."""
+    patch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    patch.setattr(sql_mixin, "SQLITE_PRAGMAS", SQLITE_PRAGMAS)
 
 
 def ask(port: int, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> int:
@@ -150,8 +152,7 @@ def test_a_registered_node_may_send_more_and_not_without_bound(superlink: tuple[
 
 def test_sqlite_waits_a_minute_for_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """Under load 21 of 5,677 operations failed at Flower's five seconds, and with each a reply was lost."""
-    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
-    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", getattr(sql_mixin, "SQLITE_PRAGMAS"))  # noqa: B009
+    undone_later(monkeypatch)
     guard()
     with closing(sqlite3.connect(f"{tmp_path}/state.db")) as connection:
         sql_mixin._set_sqlite_pragmas(connection, None)

@@ -18,7 +18,7 @@ from typing import Any
 
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.supercore import sql_mixin
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, SQLITE_PRAGMAS
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.superlink import extensions
@@ -160,9 +160,8 @@ def guard() -> None:
         _LOG.warning("this system does not tell whose a connection is: every user of this machine can run code as you")
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (Middleware(Guard), *others())
-    mixin: Any = sql_mixin
-    pragmas = dict(mixin.SQLITE_PRAGMAS) | {"busy_timeout": str(_LOCKED)}
-    mixin.SQLITE_PRAGMAS = tuple(pragmas.items())
+    pragmas = dict(SQLITE_PRAGMAS) | {"busy_timeout": str(_LOCKED)}
+    vars(sql_mixin)["SQLITE_PRAGMAS"] = tuple(pragmas.items())
 
 
 def run_superlink(folder: Path, host: str, port: int = PORT, database: Path | None = None) -> None:
