@@ -106,11 +106,18 @@ def main() -> None:
         if name not in tries:
             tries[name] = measured(who, clients, seed)
             print(name, flush=True)
-            results = {"made_with": made_with(), "lines": [asdict(row) for row in lines_of(tries)], "tries": tries}
-            write_text(place, json.dumps(results) + "\n")
+            save(tries, given.results)
             if given.one:
                 break
-    write_text(given.results / f"{NAME}.md", page(lines_of(tries)))
+    save(tries, given.results)
+
+
+def save(tries: dict[str, dict[str, Any]], folder: Path) -> None:
+    """The figures so far, and the page of them."""
+    rows = lines_of(tries)
+    results = {"made_with": made_with(), "lines": [asdict(row) for row in rows], "tries": tries}
+    write_text(folder / f"{NAME}.json", json.dumps(results) + "\n")
+    write_text(folder / f"{NAME}.md", page(rows))
 
 
 if __name__ == "__main__":
