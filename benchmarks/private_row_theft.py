@@ -3,8 +3,8 @@
     python benchmarks/private_row_theft.py [--clients 2,3,10,100] [--one] [--results docs/results]
 
 Generated classes, one a client, 32 dimensions, the preset `digits-flower`, 30 rounds with everybody in each, two
-seeds. The attack's two settings were tried on another seed. What stands in the JSON already is not measured again; some
-minutes of one core for all.
+seeds. The search's two settings were tried on another seed, the liar's means on these. What stands in the JSON already
+is not measured again; some minutes of one core for all.
 """
 
 import argparse
