@@ -21,6 +21,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation", "unlearning")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 grouped = importlib.import_module("grouped")
+theft = importlib.import_module("private_row_theft")
 sys.path.remove(str(ROOT / "benchmarks"))
 
 
@@ -44,6 +45,12 @@ def test_a_committed_page_is_made_from_its_data(name: str) -> None:
     place = ROOT / "docs/results" / name
     results = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
     assert place.with_suffix(".md").read_text(encoding="utf-8") == MODULES[name].page(results)
+
+
+def test_the_page_of_stolen_private_rows_is_made_from_the_tries() -> None:
+    place = ROOT / "docs/results" / theft.NAME
+    tries = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))["tries"]
+    assert place.with_suffix(".md").read_text(encoding="utf-8") == theft.page(theft.lines_of(tries))
 
 
 def test_what_competitors_are_given_is_what_the_set_has(tmp_path: Path) -> None:

@@ -215,6 +215,12 @@ def test_the_tables_for_choosing_are_those_of_the_sweeps() -> None:
     assert [row for row in rows if row not in measured] == []
 
 
+def test_the_table_of_stolen_private_rows_is_the_measured_one() -> None:
+    measured = [line for line in read(ROOT / "docs/results/private-row-theft.md").splitlines() if line.startswith("|")]
+    assert len(measured) == 2 + len(results("private-row-theft")["lines"])
+    assert [line for line in measured if line not in read(ROOT / "docs/private-rows.md").splitlines()] == []
+
+
 def test_the_readme_compares_with_the_figures_of_the_data() -> None:
     rows = results("competitors")["entries"].values()
     found = {(row["model"], row["labels"]): row["precision@1"] for row in rows if row["data"] == "delicious"}

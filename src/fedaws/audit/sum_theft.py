@@ -46,13 +46,13 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class SumTheft:
-    """Cosines of the rows that were found with the true ones, mean over the others' rows and the best of a try."""
+    """Cosines of the rows that were found with the true ones, each less the mean of all rows; over the others' rows."""
 
     who: Who
     clients: int
     rounds: int
-    cosine: Figure
-    best: Figure
+    cosine: Figure  # their mean
+    best: Figure  # that of the row found best, a try each
     stolen: float  # rows above 0.9, in a try
     stolen_by_chance: float  # the same of rows that have the last means
 
@@ -69,7 +69,7 @@ class SumTheft:
 
 
 class Try(NamedTuple):
-    """Cosines with the true rows."""
+    """Cosines with the true rows, each less the mean of all."""
 
     found: Tensor  # [n] of the rows that were found
     guessed: Tensor  # [3, n] of rows that have the last means, three times
@@ -90,7 +90,11 @@ def one_try(cfg: Config, data: FederatedData, who: Who, rounds: int, seed: int) 
     rng, others = torch.Generator().manual_seed(hash64(seed, "audit")), W[1:]
     last = told.means[-1]["first"], told.means[-1]["second"], told.own[-1], len(others)
     starts = torch.stack([of_moments(*last, rng) for _ in range(3)])
-    return Try(match(explain(told, starts), others), torch.stack([match(rows, others) for rows in starts]))
+
+    def measured(rows: Tensor) -> Tensor:
+        return match(*(F.normalize(r - W.mean(0), dim=1) for r in (rows, others)))  # what all have alike is no find
+
+    return Try(measured(explain(told, starts)), torch.stack([measured(rows) for rows in starts]))
 
 
 def summary(who: Who, rounds: int, tries: list[Try]) -> SumTheft:
@@ -124,7 +128,8 @@ def watch_sums(cfg: Config, data: FederatedData, who: Who, spread: SumSpread) ->
 
     def send(sent: Broadcast) -> Broadcast:
         assert sent.means is not None
-        means = lie(questions[sent.round_num]) if who == "lying server" else sent.means
+        to_and_fro = questions[sent.round_num // 2] * (-1) ** sent.round_num
+        means = lie(to_and_fro) if who == "lying server" else sent.means
         steps.append(means)
         return replace(sent, means=means)
 
@@ -134,7 +139,7 @@ def watch_sums(cfg: Config, data: FederatedData, who: Who, spread: SumSpread) ->
     return Told(torch.stack([state.W[0] for state in states]), means, steps, shares), states[-1].W
 
 
-def lie(direction: Tensor, length: float = 0.7) -> Params:
+def lie(direction: Tensor, length: float = 0.3) -> Params:
     """Means that pass for those of unit rows, and push all of them away from a direction."""
     mean = length * direction
     rest = (1 - length**2) * torch.eye(len(direction)) / len(direction)
