@@ -15,8 +15,9 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
+NAMES = ("audit", "canaries", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
+MODULES["private-curves"] = importlib.import_module("private_curves")
 grouped = importlib.import_module("grouped")
 sys.path.remove(str(ROOT / "benchmarks"))
 
