@@ -18,24 +18,26 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation", "unlearning")
+NAMES = (
+    "audit",
+    "canaries",
+    "choosing",
+    "competitors",
+    "cooccurrence",
+    "digits",
+    "methods",
+    "participation",
+    "strangers",
+    "unlearning",
+)
 MODULES = {name: importlib.import_module(name) for name in NAMES}
+MODULES["private-curves"] = importlib.import_module("private_curves")
 grouped = importlib.import_module("grouped")
 theft = importlib.import_module("private_row_theft")
 sys.path.remove(str(ROOT / "benchmarks"))
 
 
-def _people() -> Any:
-    """By its place: a folder of tests has the same name."""
-    spec = importlib.util.spec_from_file_location("people_benchmark", ROOT / "benchmarks/strangers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-people = _people()
+people = MODULES["strangers"]
 
 competitors, methods = MODULES["competitors"], MODULES["methods"]
 

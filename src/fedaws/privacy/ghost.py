@@ -211,13 +211,13 @@ def _squares(layer: _Seen, delta: Tensor, clients: int, theta: Params) -> Tensor
     if isinstance(layer.inputs, _Entries):
         return _no_less(_grams(layer.inputs, clients, count), of_deltas, layer.inputs.longest + delta.shape[-1])
     assert isinstance(layer.inputs, Tensor)
-    squares = of_deltas.new_zeros(clients)
-    if _below(layer.name, "bias") in theta:
-        squares = _no_less(torch.ones_like(of_deltas), of_deltas, delta.shape[-1])
+    of_inputs, terms = torch.zeros_like(of_deltas), delta.shape[-1]
     if _below(layer.name, "weight") in theta:
         a = layer.inputs.reshape(clients, count, -1)
-        squares = squares + _no_less(a @ a.mT, of_deltas, a.shape[-1] + delta.shape[-1])
-    return squares
+        of_inputs, terms = a @ a.mT, terms + a.shape[-1]
+    if _below(layer.name, "bias") in theta:
+        of_inputs, terms = of_inputs.add_(1), terms + 1  # a bias has the input 1
+    return _no_less(of_inputs, of_deltas, terms)
 
 
 def _no_less(of_inputs: Tensor, of_deltas: Tensor, terms: int) -> Tensor:
