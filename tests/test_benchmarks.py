@@ -1,7 +1,6 @@
 """The pages that benchmarks write are made from their data."""
 
 import importlib
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -21,20 +20,8 @@ sys.path.append(str(ROOT / "benchmarks"))
 NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 grouped = importlib.import_module("grouped")
+people = MODULES["people"] = importlib.import_module("strangers")
 sys.path.remove(str(ROOT / "benchmarks"))
-
-
-def _people() -> Any:
-    """By its place: a folder of tests has the same name."""
-    spec = importlib.util.spec_from_file_location("people_benchmark", ROOT / "benchmarks/people.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-people = _people()
 
 competitors, methods = MODULES["competitors"], MODULES["methods"]
 
