@@ -1,7 +1,6 @@
 """The pages that benchmarks write are made from their data."""
 
 import importlib
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -27,17 +26,14 @@ NAMES = (
     "digits",
     "methods",
     "participation",
-    "strangers",
     "unlearning",
 )
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 MODULES["private-curves"] = importlib.import_module("private_curves")
 grouped = importlib.import_module("grouped")
 theft = importlib.import_module("private_row_theft")
+people = MODULES["people"] = importlib.import_module("strangers")
 sys.path.remove(str(ROOT / "benchmarks"))
-
-
-people = MODULES["strangers"]
 
 competitors, methods = MODULES["competitors"], MODULES["methods"]
 
