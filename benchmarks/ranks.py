@@ -1,6 +1,6 @@
 """One process against several ranks: CPU seconds a rank and round, memory a rank, and whether the numbers are the same.
 
-    python benchmarks/ranks.py [--scale 1.0] [--ranks 2] [--rounds 6] [--equal-scale 0.01] [--json FILE]
+    python benchmarks/ranks.py [--scale 1.0] [--ranks 2] [--rounds 6] [--equal-scale 0.01] [--place DIR] [--json FILE]
 
 Amazon-670K's shape times `--scale` (670,091 classes, 135,909 features, the paper's encoder, d = 512, 4,000 clients a
 round), one thread a process, all in one run. CPU time is that of whole rounds of `fedaws.train` from the third on, the
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -69,7 +70,11 @@ def work(config: Path, folder: Path) -> None:
 
 
 def run(cfg: Config, world: int, folder: Path) -> list[dict[str, Any]]:
-    """The notes of each rank."""
+    """The notes of each rank; what an earlier sitting has finished stays."""
+    notes = [folder.parent / f"{folder.name}-{rank}.json" for rank in range(world)]
+    if all(note.exists() for note in notes):
+        return [json.loads(note.read_text()) for note in notes]
+    shutil.rmtree(folder, ignore_errors=True)
     config = folder.parent / f"{folder.name}.toml"
     config.write_text(cfg.to_toml())
     with socket.socket() as free:
@@ -83,7 +88,7 @@ def run(cfg: Config, world: int, folder: Path) -> list[dict[str, Any]]:
     codes = [process.wait() for process in processes]
     if any(codes):
         raise SystemExit(f"{world} processes: one has failed")
-    return [json.loads((folder.parent / f"{folder.name}-{rank}.json").read_text()) for rank in range(world)]
+    return [json.loads(note.read_text()) for note in notes]
 
 
 def difference(one: Path, other: Path) -> dict[str, float]:
@@ -117,6 +122,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--equal-scale", type=float, default=0.01)
     parser.add_argument("--no-equality", action="store_true")
+    parser.add_argument("--place", type=Path, help="keeps what is done, so that a stopped benchmark goes on")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--work", type=Path, nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -124,7 +130,8 @@ def main() -> None:
         work(*args.work)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary)
+        place = args.place or Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
         cfg = configured(args.scale, args.rounds, [])
         (one,) = run(cfg, 1, place / "one")
         ranks = run(cfg, args.ranks, place / "ranks")
