@@ -15,7 +15,7 @@ from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation")
+NAMES = ("audit", "choosing", "competitors", "cooccurrence", "digits", "methods", "participation", "weights")
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 grouped = importlib.import_module("grouped")
 sys.path.remove(str(ROOT / "benchmarks"))
