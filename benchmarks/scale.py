@@ -118,7 +118,9 @@ def server_parts(W: torch.Tensor, cohort: torch.Tensor, cfg: SpreadConfig, turns
             SAMPLED: lambda: mining.nearest(W, cohort, drawn, 10),
             "product": lambda: bare_product(W[cohort], W[drawn]),
             REMEMBERED: lambda: mining.nearest_known_(W, cohort, few_drawn, known),
-            PAIRS: lambda: spreadout._pair_step_(W, cohort, cfg, pair, 1.0, rng, 1.0, True, known),
+            PAIRS: lambda: spreadout._pair_step_(
+                W, cohort, cfg, pair, 1.0, rng, 1.0, True, {spreadout.NEIGHBORS: known}
+            ),
             CENTER: lambda: moments.moments_(W, whiten=0),
             WHITEN: lambda: moments.moments_(W, center=False),
             "exact": lambda: mining.nearest(W, few, None, 10),

@@ -103,7 +103,7 @@ def test_what_is_varied_is_what_the_method_has() -> None:
 def test_a_held_out_row_may_have_the_one_label_that_a_client_would_know() -> None:
     words, sets = from_lists([[i % 6] for i in range(40)], width=6), [[i % 4, (i + 1) % 4] for i in range(40)]
     data = [
-        from_sparse(words, from_lists(sets, width=4), validation=0.25, held_out_labels=which)  # type: ignore[arg-type]
+        from_sparse(words, from_lists(sets, width=4), validation=0.25, held_out_labels=which)
         for which in ("one", "all")
     ]
     assert [part.y_test.counts.tolist() for part in data] == [[1] * 10, [2] * 10]
