@@ -150,7 +150,8 @@ def stolen_rows(results: dict[str, Rows]) -> list[str]:
             if found:
                 active = cosine(found["active"]) if "active" in found else "–"
                 chance = f"{found['passive']['cosine']['chance']:.2f}, best {found['passive']['best']['chance']:.2f}"
-                rows.append([name, str(rounds), cosine(found["passive"]), active, chance])
+                stale = " (stale)" if found["passive"].get("stale") else ""  # of another step than today's
+                rows.append([name + stale, str(rounds), cosine(found["passive"]), active, chance])
     return [
         "",
         "## A curious node: the others' rows",

@@ -139,7 +139,7 @@ def page(results: dict[str, Any]) -> str:
         for data in DATA:
             rows = chosen(results, data, name)
             lines += [
-                f"| {data}: {name} | {' | '.join(str(row['value']) for row in rows)} |",
+                f"| {data}: {name} | {' | '.join(_head(row) for row in rows)} |",
                 f"|---|{'---:|' * len(rows)}",
                 f"| precision@1 (%) | {' | '.join(_figure(row) for row in rows)} |",
                 f"| largest class cosine | {' | '.join(_cosine(row) for row in rows)} |",
@@ -147,6 +147,10 @@ def page(results: dict[str, Any]) -> str:
             ]
         lines.pop()
     return "\n".join(lines) + "\n"
+
+
+def _head(row: dict[str, Any]) -> str:
+    return f"{row['value']} (stale)" if row.get("stale") else str(row["value"])  # of another step than today's
 
 
 def _figure(row: dict[str, Any]) -> str:

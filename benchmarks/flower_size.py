@@ -90,6 +90,7 @@ class Crowd(Grid):
         if self._delta is None:
             theta = {name: torch.from_numpy(array.numpy().copy()) for name, array in asked.arrays.items()}
             self._delta = wire.pack({name: 1e-3 * torch.randn_like(tensor) for name, tensor in theta.items()})
+        assert asked.row is not None
         content = wire.reply(asked, {}, asked.row, 10, 0.5, 0.0, 0.0)
         content["arrays"] = self._delta
         reply = Message(content, reply_to=message)

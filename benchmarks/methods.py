@@ -479,6 +479,7 @@ def _table(name: str, cells: dict[str, Any]) -> list[str]:
     near = ours[first] - 2 * statistics.stdev(seed["precision@1"] for seed in whole[first]) if first else 0.0
     for row, seeds in finished.items():
         label = f"{row} (oracle)" if ROWS[row].oracle else row
+        label += " (stale)" if cells[row].get("stale") else ""  # of code that would come to another figure today
         if row not in whole:
             lines.append(f"| {label} | diverged | | | | | | |")
             continue

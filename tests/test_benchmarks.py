@@ -12,7 +12,9 @@ import torch
 from PIL import Image
 
 import fedaws
+from fedaws import config
 from fedaws.data.sources.xc_text import read_text
+from fedaws.experiments.fingerprint import fingerprint, same
 from fedaws.sparse import SparseRows, from_lists
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +29,7 @@ NAMES = (
     "methods",
     "participation",
     "unlearning",
+    "weights",
 )
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 MODULES["private-curves"] = importlib.import_module("private_curves")
@@ -36,6 +39,20 @@ people = MODULES["people"] = importlib.import_module("strangers")
 sys.path.remove(str(ROOT / "benchmarks"))
 
 competitors, methods = MODULES["competitors"], MODULES["methods"]
+
+
+def test_the_demos_figures_are_of_code_that_still_computes_the_same() -> None:
+    """Fails where a change of the code changes results: python benchmarks/digits.py makes them again."""
+    published = json.loads((ROOT / "docs/results/digits.json").read_text(encoding="utf-8"))["fingerprints"]
+    for method, found in published.items():
+        assert same(found, fingerprint(config.load("digits").with_(method=method))), method
+
+
+def test_the_grid_of_weights_is_of_code_that_still_computes_the_same() -> None:
+    published = json.loads((ROOT / "docs/results/weights.json").read_text(encoding="utf-8"))["cells"]
+    for step, k, weight in MODULES["weights"].cells():
+        cell = published.get(MODULES["weights"].name_of(step, k, weight))
+        assert cell is None or same(cell["fingerprint"], fingerprint(MODULES["weights"].configured(step, k, weight)))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -68,8 +68,6 @@ def test_a_module_imports_only_what_stands_before_it(path: Path) -> None:
     part = part_of(module_name(path))
     assert part in ROW, f"say in {Path(__file__).name} where {part} stands"
     others = {name for name in imported_modules(path) if part_of(name) != part}
-    if path.stem == "fingerprint":  # older code loads it too, and has other modules behind its public names
-        others.discard("fedaws")
     beyond = {name for name in others if ROW[part_of(name)] >= ROW[part]}
     assert not beyond, f"{module_name(path)} imports {sorted(beyond)}"
 

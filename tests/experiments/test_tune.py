@@ -10,7 +10,7 @@ import pytest
 import fedaws.experiments.tune
 from fedaws import Config, FedawsError
 from fedaws.data import from_sparse
-from fedaws.experiments.tune import Tries, space_of, tune
+from fedaws.experiments.tune import Tries, space_of, tune, tuning_page
 from fedaws.sparse import from_lists
 
 BASE = Config.model_validate(
@@ -121,3 +121,13 @@ def test_the_command_tunes_writes_a_page_and_runs_nothing_twice(cli: Callable[..
 def test_a_mistake_is_told_before_anything_is_run(refused: Callable[..., str]) -> None:
     assert "wanted KEY=A,B" in refused("tune", "digits", "--vary", "clients.per_round")
     assert "--measure loss" in refused("tune", "digits", "--measure", "loss")
+
+
+def test_the_committed_page_is_made_from_its_data() -> None:
+    place = Path(__file__).parents[2] / "docs/results/tuning.md"
+    found = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
+    assert place.read_text(encoding="utf-8") == tuning_page(found)
+    for preset, methods in found.items():
+        for name, result in methods.items():
+            tries = Tries(place.parent / "tuning" / preset / f"{name}.jsonl").known
+            assert len(tries) == result["runs"]  # every try is there

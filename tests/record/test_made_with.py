@@ -1,7 +1,6 @@
 """A run says what code made it."""
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ def test_a_checkout_tells_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
             self.stdout = stdout
 
     said = {"log": Done("0123456789ab\n"), "status": Done("")}
-    monkeypatch.setattr(subprocess, "run", lambda words, **_: said[words[4]])
+    monkeypatch.setattr("subprocess.run", lambda words, **_: said[words[4]])
     assert module._commit() == {"commit": "0123456789ab"}
     said["status"] = Done(" M src/fedaws/core/local.py\n")
     assert module._commit() == {"commit": "0123456789ab+"}
@@ -28,7 +27,7 @@ def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None
     def missing(*_: Any, **__: Any) -> None:
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr(subprocess, "run", missing)
+    monkeypatch.setattr("subprocess.run", missing)
     assert module._commit() == {}
 
 

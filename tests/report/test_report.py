@@ -110,7 +110,7 @@ def test_the_same_colour_is_the_same_share_of_errors_in_every_panel(comparison: 
 
 
 def test_a_matrix_drawn_as_an_image_says_what_its_rows_are(tiny: Config, tmp_path: Path) -> None:
-    fedaws.train(config=tiny.override(["data.classes=20", "train.rounds=2"]), folder=tmp_path)
+    fedaws.train(config=tiny.override(["data.classes=20", "spread.margin=0.7", "train.rounds=2"]), folder=tmp_path)
     text = page_of(tmp_path).text
     assert "Rows and columns are the classes in their order" in text
     assert "Rows are true, columns what they are taken for" in text

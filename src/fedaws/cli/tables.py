@@ -43,7 +43,8 @@ def results_table(results: "Results", rows: Sequence[str], methods: Sequence[str
     table, how = Table(title=escape(results["title"]), caption=caption), "rounds; configuration"
     for name in (*COLUMNS[:-3], how, COLUMNS[-1]):
         right = name in ("paper", AS_PAPER, "ours", "time")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name not in ("method", "ours", how))
+        wraps, least = name in ("method", "ours", how), 20 if name == "method" else None
+        table.add_column(name, justify="right" if right else "left", no_wrap=not wraps, min_width=least)
     for row in (results["rows"][name] for name in rows):
         table.add_row(f"[bold]{escape(row['label'])}")
         for method, *cells, settings, rounds, time in result_lines(results, row, methods):

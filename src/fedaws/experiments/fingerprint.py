@@ -2,8 +2,8 @@
 
 A figure costs hours and stays; the code goes on. So a run's *fingerprint* is stored beside its figure: what its
 configuration, shrunk to two dozen classes and six rounds, came to with the code that made it. If the code of today
-comes to something else, the figure is stale. Nothing here but what the package shows to everybody: older code can
-import this file too, so that what it has made can be stamped afterwards (`benchmarks/stamp.py`).
+comes to something else, the figure is stale. Nothing here but what the package shows to everybody: older code can run
+this file too, so that what it has made can be stamped afterwards (`benchmarks/stamp.py`).
 """
 
 import math
@@ -13,8 +13,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-import fedaws
-from fedaws import Config, Reporter
+from fedaws.config import Config
+from fedaws.data import FederatedData, from_arrays, from_sparse
+from fedaws.training.session import Reporter
+from fedaws.training.train import train
 
 CLASSES, OF_A_CLASS, ROUNDS = 24, 8, 6
 _MOST = {
@@ -65,7 +67,7 @@ def shrunk(cfg: Config) -> Config:
 def _of(settings: str) -> tuple[float, ...]:
     cfg = Config.model_validate_json(settings)
     quiet = Reporter(on_warning=lambda message: None)
-    run = fedaws.train(_data(cfg), config=cfg, reporter=quiet)
+    run = train(_data(cfg), config=cfg, reporter=quiet)
     found = [*(row["loss"] for row in run.metrics), run.metrics[-1]["max_cosine"], _projected(run.W)]
     return tuple(round(float(value), 5) for value in found)
 
@@ -76,7 +78,7 @@ def _projected(W: Tensor) -> float:
     return float(flat @ torch.cos(torch.arange(len(flat), dtype=torch.float64)))
 
 
-def _data(cfg: Config) -> fedaws.data.FederatedData:
+def _data(cfg: Config) -> FederatedData:
     """Examples of the kind that the encoder takes, two of a class to test on."""
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(CLASSES).repeat(OF_A_CLASS)
@@ -84,10 +86,10 @@ def _data(cfg: Config) -> fedaws.data.FederatedData:
         words = torch.stack([y % 10, 10 + y % 7, 17 + torch.randint(23, y.shape, generator=rng)], 1)
         labels = torch.stack([y, torch.where(y % 3 > 0, (y + 5) % CLASSES, y)], 1)
         x, sets = (_rows(ids, width) for ids, width in ((words, 40), (labels, CLASSES)))
-        return fedaws.from_sparse(x, sets, validation=0.25)
+        return from_sparse(x, sets, validation=0.25)
     shape = (3, 8, 8) if cfg.model.name.startswith("resnet") else (12,)
     centres = torch.rand(CLASSES, *shape, generator=rng)
-    return fedaws.from_arrays(centres[y] + 0.3 * torch.rand(len(y), *shape, generator=rng), y, validation=0.25)
+    return from_arrays(centres[y] + 0.3 * torch.rand(len(y), *shape, generator=rng), y, validation=0.25)
 
 
 def _rows(ids: Tensor, width: int) -> csr_matrix:

@@ -7,6 +7,7 @@ and of rows with sets of labels only the one label that a client would know. Wha
 each, and is not run again: a search that was stopped goes on by the same command, and comes to the same tries.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +190,7 @@ def _pays(values: Sequence[float], longer: Sequence[float]) -> bool:
     (True, False)
     """
     gains = [b - a for a, b in zip(values, longer, strict=True)]
-    return bool(statistics.fmean(gains) > statistics.stdev(gains) / len(gains) ** 0.5)
+    return statistics.fmean(gains) > statistics.stdev(gains) / math.sqrt(len(gains))
 
 
 def _ask(space: Space, scores: Sequence[tuple[Choice, float]], number: int) -> Choice:

@@ -39,9 +39,11 @@ class Shape:
     home: str = _REPOSITORY
 
 
+_DERIVED = "the titles and subjects of NatLibFi's Annif corpora (it is not published: docs/extreme-classification.md)"
+
 SETS = {
     "delicious": Shape(500, 983, 12_920, 3_185, 19.03, 18.2, 30),
-    "yso-finna-en": Shape(42_722, 17_913, 505_064, 125_698, 2.37, 11.2, 100, home="the Annif corpora of NatLibFi"),
+    "yso-finna-en": Shape(42_722, 17_913, 505_064, 125_698, 2.37, 11.2, 100, home=_DERIVED),
     "amazoncat-13k": Shape(203_882, 13_330, 1_186_239, 306_782, 5.04, 71.2, 2.2),
     "wikilshtc-325k": Shape(1_617_899, 325_056, 1_778_351, 587_084, 3.19, 42.1, 20, (0.5, 0.4)),
     "amazon-670k": Shape(135_909, 670_091, 490_449, 153_025, 5.45, 75.7, 200, (0.6, 2.6)),
@@ -56,7 +58,7 @@ def xc(name: str, roots: Iterable[Path], cache: Path) -> tuple[Split, Split]:
     folder = roots[0] if name == "xc" else _find(name, roots, cache)
     if folder is None:
         raise MissingData(
-            f"{name} is not below {' or '.join(map(str, [*roots, cache]))}; get its bag-of-words version from "
+            f"{name} is not below {' or '.join(map(str, [*roots, cache]))}; make or get its bag-of-words version from "
             f"{SETS[name].home} and put train.txt and test.txt into {(roots or [cache])[0] / name}"
         )
     train, test = (_split(folder, part, cache / "xc") for part in (0, 1))

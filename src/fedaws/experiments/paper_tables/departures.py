@@ -21,7 +21,7 @@ def configuration(cfg: Config) -> str:
     >>> configuration(Config(method="fixed"))
     "the paper's"
     >>> configuration(Config(spread={"regularizer": "nearest", "neighbors": 10, "center": True}))
-    'eq. (7), k = 10, λ = 10; not the paper\\'s: bounded step, centred'
+    "eq. (7), k = 10, λ = 10; not the paper's: bounded step, centred"
     """
     own = [*_spreading(cfg), *_clients(cfg), *_optimisers(cfg), *_encoder(cfg), *_additions(cfg)]
     told = f"not {THE_PAPERS}: {', '.join(own)}" if own else THE_PAPERS
