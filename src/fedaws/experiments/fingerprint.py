@@ -87,7 +87,7 @@ def _data(cfg: Config) -> FederatedData:
         labels = torch.stack([y, torch.where(y % 3 > 0, (y + 5) % CLASSES, y)], 1)
         x, sets = (_rows(ids, width) for ids, width in ((words, 40), (labels, CLASSES)))
         return from_sparse(x, sets, validation=0.25)
-    shape = (3, 8, 8) if cfg.model.name.startswith("resnet") else (12,)
+    shape = (3, 8, 8) if cfg.model.name.startswith("resnet") else (6, 8) if cfg.model.name == "conv1d" else (12,)
     centres = torch.rand(CLASSES, *shape, generator=rng)
     return from_arrays(centres[y] + 0.3 * torch.rand(len(y), *shape, generator=rng), y, validation=0.25)
 
