@@ -211,7 +211,10 @@ def federation(name: str, split: int, fold: int | None) -> FederatedData:
     there = ~(beyond & ~test)[people.y]  # characters: alphabets of the other splits are neither
     trained = there & ~(test | chosen)[people.y]
     x = people.x - people.x[trained & ~people.tested].mean(0)  # what a sum over clients tells
-    test_names, chosen_names = ([people.names[person] for person in np.flatnonzero(who)] for who in (test, chosen))
+    parts = {"test_strangers": np.flatnonzero(test), "strangers": np.flatnonzero(chosen)}
+    apart: dict[str, Any] = {
+        part: [people.names[person] for person in numbers] for part, numbers in parts.items() if len(numbers)
+    }
     kept = np.unique(people.y[there])
     number = np.searchsorted(kept, people.y)
     train, tested = there & ~people.tested, there & people.tested
@@ -221,8 +224,7 @@ def federation(name: str, split: int, fold: int | None) -> FederatedData:
         x[tested],
         number[tested],
         class_names=[people.names[person] for person in kept],
-        strangers=chosen_names or 0.0,
-        test_strangers=test_names or 0.0,
+        **apart,
     )
 
 
