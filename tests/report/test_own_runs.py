@@ -65,8 +65,8 @@ def test_an_encoder_is_told_by_its_class_where_that_is_known(three: list[Path]) 
 
 def test_a_name_of_ones_own_is_the_title(three: list[Path]) -> None:
     path = three[0] / "config.toml"
-    path.write_text(path.read_text().replace('name = "digits"', 'name = "faces"', 1))
-    assert "faces 3 classes" in page_of(three[0]).text
+    path.write_text(path.read_text().replace('name = "digits"', 'name = "neighbours"', 1))
+    assert "neighbours 3 classes" in page_of(three[0]).text
 
 
 def test_a_preset_on_other_data_is_not_called_by_its_own(tmp_path: Path) -> None:

@@ -136,12 +136,11 @@ def from_arrays(
     classes = _count_classes(labels, test_labels, num_classes)
     names = checked_names(class_names, classes)
     facts = None if class_features is None else _class_features(class_features, classes)
-    called = names or tuple(map(str, range(classes)))
-    there = labels.unique().tolist()
-    drawn = draw_strangers(there, called, strangers, test_strangers, strangers_seed)
     apart = dict[Part, Strangers | None]()
-    away = [number for numbers in drawn.values() for number in numbers]
-    if away:
+    if strangers not in (0, None) or test_strangers not in (0, None):
+        called = names or tuple(map(str, range(classes)))
+        drawn = draw_strangers(labels.unique().tolist(), called, strangers, test_strangers, strangers_seed)
+        away = [number for numbers in drawn.values() for number in numbers]
         sources = [(features, labels)] if x_test is None else [(features, labels), (test_features, test_labels)]
         apart = {part: _strangers(sources, numbers, called) for part, numbers in drawn.items()}
         number = renumbered(classes, away)

@@ -104,7 +104,7 @@ def untold(
 
     `heard` is by the cohort's names when each was last counted; `summed` are those who were counted with this node.
 
-    >>> untold({"a": 3, "b": 3}, ["a", "b", "c"], ["a", "b", "c"], 2)
+    >>> untold({"a": 3, "b": 3}, ["a", "b", "c"], ["a", "b"], 2)
     '1 of 3 nodes are not asked'
     """
     missing, gone = set(everybody) - heard.keys(), set(summed) - heard.keys()
