@@ -159,7 +159,7 @@ class TestAgreement:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", ["eq. (6), all pairs", "a table"])
+@pytest.mark.parametrize("name", [pytest.param("eq. (6), all pairs", marks=pytest.mark.slow), "a table"])
 def test_a_killed_run_goes_on_with_fewer_ranks(runs: dict[int, Path], name: str, tmp_path: Path) -> None:
     cfg, folder = CONFIGS[name], tmp_path / "run"
     codes = run_ranks(3, train_until_killed, cfg, folder, "1", cfg.train.checkpoint_every + 1)
@@ -173,6 +173,7 @@ def test_a_killed_run_goes_on_with_fewer_ranks(runs: dict[int, Path], name: str,
     same(runs[1] / name, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_one_process_goes_on_where_ranks_were_killed_and_ranks_where_it_was(
     runs: dict[int, Path], tmp_path: Path
