@@ -205,8 +205,8 @@ def without_bias(results: dict[str, Rows]) -> list[str]:
         return []
     return [
         "",
-        "With and without the first layer's bias, θ after one round. By optimisation an example counts if what was found",
-        "points nearer to it than to any other of its client; precision is that of 12 rounds, 3 seeds.",
+        "With and without the first layer's bias, θ after one round. By optimisation an example counts if what was",
+        "found points nearer to it than to any other of its client; precision is that of 12 rounds, 3 seeds.",
         "",
         *table(["`model.first_bias`", "way", "batch", "recovered (%)", "chance", "precision@1 of the run"], rows),
     ]
