@@ -124,6 +124,10 @@ def cosine(row: dict[str, Any]) -> str:
     return f"{figure['value']:.2f} ({figure['low']:.2f} … {figure['high']:.2f}), best {best:.2f}, {row['stolen']:.0f}"
 
 
+def stale(row: dict[str, Any]) -> str:
+    return " (stale)" if row.get("stale") else ""  # of another step than today's
+
+
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     head = list(head)
     return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
@@ -134,7 +138,9 @@ def page(results: dict[str, Rows]) -> str:
         "# What attacks find on digits",
         "",
         "Made by `python benchmarks/audit.py` from [audit.json](audit.json), and not by hand. Ten nodes, a digit each,",
-        "preset `digits-flower`; the attacks, and what stands against them: [the audit](../audit.md).",
+        "preset `digits-flower`, which spreads by `moments` where no other spreading is named; the attacks, and what",
+        "stands against them: [the audit](../audit.md). *Stale* figures are of an older step of `moments`: today's",
+        "code would come to others.",
         "In brackets: 95 % intervals over rows, clients, people or examples, not over seeds.",
         "What is not here was not measured.",
     ]
@@ -150,8 +156,8 @@ def stolen_rows(results: dict[str, Rows]) -> list[str]:
             if found:
                 active = cosine(found["active"]) if "active" in found else "–"
                 chance = f"{found['passive']['cosine']['chance']:.2f}, best {found['passive']['best']['chance']:.2f}"
-                stale = " (stale)" if found["passive"].get("stale") else ""  # of another step than today's
-                rows.append([name + stale, str(rounds), cosine(found["passive"]), active, chance])
+                label = name + stale(found["passive"])
+                rows.append([label, str(rounds), cosine(found["passive"]), active, chance])
     return [
         "",
         "## A curious node: the others' rows",
@@ -172,16 +178,18 @@ def inverted_updates(results: dict[str, Rows]) -> list[str]:
     for row in results.get("inversion", []):
         steps = f", {row['steps']} steps on {'fresh' if row['fresh'] else 'the same'} batches" * (row["steps"] > 1)
         what = f"sum of {row['clients']} clients" if row["clients"] > 1 else "one client"
-        kinds.setdefault(f"{what}, batch {row['batch']}{steps}", {})[row["theta"]] = percent(row["recovered"])
+        cells = kinds.setdefault(f"{what}, batch {row['batch']}{steps}{stale(row)}", {})
+        cells[row["theta"]] = percent(row["recovered"])
     return [
         "",
         "## The server: examples out of updates",
         "",
         "Per cent of the examples recovered to 1 % by the first layer's ratios; 30 clients each, 10 sums each.",
+        "In the first round the clients' step is next to nothing, but Muon gives it its own length, a quarter of θ's.",
         "Under the trained θ many examples have no loss left, and so no gradient that could show them.",
         "",
         *table(
-            ["update", "θ at the start", "θ trained"],
+            ["update", "θ after one round", "θ trained"],
             ([k, each["start"], each["trained"]] for k, each in kinds.items()),
         ),
     ]
@@ -197,8 +205,8 @@ def without_bias(results: dict[str, Rows]) -> list[str]:
         return []
     return [
         "",
-        "With and without the first layer's bias, θ at the start. By optimisation an example counts if what was found",
-        "points nearer to it than to any other of its client; precision is that of 12 rounds, 3 seeds.",
+        "With and without the first layer's bias, θ after one round. By optimisation an example counts if what was",
+        "found points nearer to it than to any other of its client; precision is that of 12 rounds, 3 seeds.",
         "",
         *table(["`model.first_bias`", "way", "batch", "recovered (%)", "chance", "precision@1 of the run"], rows),
     ]
@@ -213,7 +221,7 @@ def members(results: dict[str, Rows]) -> list[str]:
             "**Did this class take part?** Half of the digits train, half do not, eight random halves: AUC "
             f"{auc['value']:.2f} ({auc['low']:.2f} … {auc['high']:.2f});",
             f"under an untrained encoder {auc['chance']:.2f}. ε is at least {found['epsilon']:.2f} "
-            f"(δ = {found['delta']:g}, 95 %).",
+            f"(δ = {found['delta']:g}, 95 %){stale(found)}.",
             "Digits recur in the halves, so both are less sure than they look.",
         ]
     return lines
@@ -227,7 +235,7 @@ def examples_of_rows(results: dict[str, Rows]) -> list[str]:
             "",
             "**A row turned into an example** is accepted as that digit by a model of another seed at its equal error",
             f"rate in {percent(found['accepted'])} %, as another digit in {100 * found['as_somebody_else']:.1f} %; "
-            f"noise in {100 * found['accepted']['chance']:.0f} %.",
+            f"noise in {100 * found['accepted']['chance']:.0f} %{stale(found)}.",
         )
     ]
 
@@ -239,7 +247,8 @@ def poisoned(results: dict[str, Rows]) -> list[str]:
         if found:
             cells = [percent(found[kind]["victim"]) for kind in ("capture", "pull", "both")]
             first = found["capture"]
-            rows.append([name, *cells, f"{100 * first['victim']['chance']:.0f}", f"{100 * first['honest']:.1f}"])
+            ends = [f"{100 * first['victim']['chance']:.0f}", f"{100 * first['honest']:.1f}"]
+            rows.append([name + stale(first), *cells, *ends])
     return [
         "",
         "## One node of ten: poisoning",

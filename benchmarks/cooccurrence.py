@@ -55,6 +55,7 @@ def page(results: dict[str, Any]) -> str:
         "For each class c the k nearest rows of the trained W: the share of them that are a label together with c in",
         "some training example and, in brackets, the mean share of c's examples that have them too; percent. `all` is",
         "every pair of classes, what a random neighbour has. No client sees this: they have one label an example.",
+        "*Stale* rows are of code that would come to others today: Table 4 has newer runs of these.",
     ]
     for name, rows in results.items():
         ks = list(rows[0]["by_k"])
@@ -62,7 +63,8 @@ def page(results: dict[str, Any]) -> str:
         lines.append(_row(["---"] + ["---:"] * (len(ks) + 1)))
         for row in rows:
             cells = [f"{share:.0f} ({often:.1f})" for share, often in row["by_k"].values()]
-            lines.append(_row([row["label"], f"{row['precision@1']:.1f}", *cells]))
+            stale = " (stale)" if row.get("stale") else ""  # of another step than today's
+            lines.append(_row([row["label"] + stale, f"{row['precision@1']:.1f}", *cells]))
     return "\n".join(lines) + "\n"
 
 

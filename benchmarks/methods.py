@@ -410,9 +410,10 @@ GROUPS = {"omniglot": (50, 1623), "cifar100": (20, 100)}  # groups and classes
 
 
 ANSWER = [
-    "**Take `fedaws`, with `spread.regularizer` = `nearest` or, with less to tune, `moments`.** Of the methods whose",
-    "server knows no more, none that is finished is clearly better on digits, Delicious or omniglot. On CIFAR-100",
-    "`fixed-spread` is a point ahead of `nearest`, with each of the seeds; one pass was all they had. Beside that:",
+    "**Take `fedaws`, with `spread.regularizer` = `nearest` or, with less to tune, `moments`** (whose rows below are",
+    "stale: its step has changed since). Of the methods whose server knows no more, none that is finished is clearly",
+    "better on digits, Delicious or omniglot. On CIFAR-100 `fixed-spread` is a point ahead of `nearest`, with each of",
+    "the seeds; one pass was all they had. Beside that:",
     "",
     "- Many classes of few examples: rows must learn. On omniglot `nearest` finds 44 %, fixed rows 7 to 8 %, however",
     "  well they are spread. `train.last_step=lda` lifts every finished row there: `nearest` to 54 %, the fixed ones",

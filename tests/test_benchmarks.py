@@ -33,6 +33,7 @@ NAMES = (
 )
 MODULES = {name: importlib.import_module(name) for name in NAMES}
 MODULES["private-curves"] = importlib.import_module("private_curves")
+MODULES["private-rows"] = importlib.import_module("private_rows")
 grouped = importlib.import_module("grouped")
 theft = importlib.import_module("private_row_theft")
 people = MODULES["people"] = importlib.import_module("strangers")

@@ -25,6 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALL_PAGES = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: [^\n]+ -->\n+ *\Z")
+INTERVAL = re.compile(r"[\d.]+ \([\d.]+ … [\d.]+\)")  # a figure with its interval
 SHOWN_ONLY = {"text", "toml"}  # what programs print and files hold
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -219,6 +220,14 @@ def test_the_table_of_stolen_private_rows_is_the_measured_one() -> None:
     measured = [line for line in read(ROOT / "docs/results/private-row-theft.md").splitlines() if line.startswith("|")]
     assert len(measured) == 2 + len(results("private-row-theft")["lines"])
     assert [line for line in measured if line not in read(ROOT / "docs/private-rows.md").splitlines()] == []
+
+
+def test_every_interval_among_the_limits_stands_among_the_results() -> None:
+    pages = ("audit", "private-row-theft", "unlearning")
+    measured = {each for page in pages for each in INTERVAL.findall(read(ROOT / f"docs/results/{page}.md"))}
+    found = INTERVAL.findall(read(ROOT / "docs/limits.md"))
+    assert len(found) > 50
+    assert [each for each in found if each not in measured] == []
 
 
 def test_the_readme_compares_with_the_figures_of_the_data() -> None:
