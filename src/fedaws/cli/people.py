@@ -33,27 +33,35 @@ ModelFolder = Annotated[
 ]
 Limit = Annotated[
     float | None,
-    typer.Option("--threshold", "-t", help="Accept from this score on; else the person's own or the exported one."),
+    typer.Option(
+        "--threshold",
+        "-t",
+        help="Accept from this score on, a cosine (see `fedaws trials`); else the person's own or the exported one.",
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("enroll", epilog="Example: fedaws enroll people.safetensors Ada ada/*.npz -m runs/first")(
+    app.command("enroll", epilog="Example: fedaws enroll people.safetensors Ada ada/*.wav -m runs/first")(
         enroll_command
     )
-    app.command("verify", epilog="Example: fedaws verify people.safetensors Ada new.npz -m runs/first -t 0.6")(
+    app.command("verify", epilog="Example: fedaws verify people.safetensors Ada new.wav -m runs/first -t 0.6")(
         verify_command
     )
-    app.command("identify", epilog="Example: fedaws identify people.safetensors new.npz -m runs/first -t 0.6")(
+    app.command("identify", epilog="Example: fedaws identify people.safetensors new.wav -m runs/first -t 0.6")(
         identify_command
     )
     app.command("remove", epilog="Example: fedaws remove people.safetensors Ada")(remove_command)
     app.command("forget", epilog="Example: fedaws forget runs/first Ada --gallery people.safetensors")(forget_command)
-    app.command("trials", epilog="Example: fedaws trials runs/first strangers.npz --far 0.01")(trials_command)
+    app.command("trials", epilog="Example: fedaws trials runs/first strangers --far 0.01 --json > measured.json")(
+        trials_command
+    )
     app.command("predict", epilog="Example: fedaws predict runs/delicious test.txt --top 5")(predict_command)
     app.command("demo", epilog="Example: fedaws demo voices")(demo_command)
-    app.command("export", epilog="Example: fedaws export runs/first --out phone --quantize int8")(export_command)
+    app.command("export", epilog="Example: fedaws export runs/first --out phone --thresholds measured.json")(
+        export_command
+    )
 
 
 def enroll_command(
@@ -176,7 +184,12 @@ def trials_command(
     enroll: Annotated[
         int | None, typer.Option(min=1, help="Examples that enrol a person, the first ones; 5, or as the run has it.")
     ] = None,
-    far: Annotated[float | None, typer.Option(help="Also the threshold for this false acceptance rate.")] = None,
+    far: Annotated[
+        float | None,
+        typer.Option(
+            help="Also the threshold for this false acceptance rate; wants five people and 10/FAR comparisons of two."
+        ),
+    ] = None,
     frr: Annotated[float | None, typer.Option(help="Or for this false rejection rate.")] = None,
     p_target: Annotated[float, typer.Option(help="Of minDCF.")] = 0.01,
     draws: Annotated[int, typer.Option(min=1, help="Of the bootstrap over people.")] = 300,
@@ -298,7 +311,10 @@ def export_command(
     thresholds: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="What `fedaws trials … --far … --json` printed.")
     ] = None,
-    far: Annotated[float | None, typer.Option(help="A threshold for this FAR, by the run's own strangers.")] = None,
+    far: Annotated[
+        float | None,
+        typer.Option(help="A threshold for this FAR, by the run's own strangers (data.strangers), five or more."),
+    ] = None,
     frr: Annotated[float | None, typer.Option(help="Or for this FRR.")] = None,
     with_rows: Annotated[
         bool, typer.Option("--with-rows", help="Also the rows of W, as enrolled people: templates of everybody.")
