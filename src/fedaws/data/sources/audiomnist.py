@@ -61,7 +61,10 @@ def audiomnist(
     names = tuple(f"{speaker:02}" for speaker in np.unique(y))
     y = np.unique(y, return_inverse=True)[1]
     if tested.all() or not tested.any():
-        raise FedawsError(f"{place} has not all of AudioMNIST's repetitions 0 … 49; get it anew")
+        raise FedawsError(
+            f"{place} has not all of AudioMNIST's repetitions 0 … 49; get it anew, or for recordings of your own set "
+            "data.name=sounds"
+        )
     return (x[~tested], y[~tested], x[tested], y[tested]), names
 
 
