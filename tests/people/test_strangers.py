@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedaws
@@ -79,3 +80,14 @@ def test_an_exported_model_has_no_strangers(refused: Callable[..., str], exporte
 
 def test_data_of_ones_own_are_not_in_the_folder(refused: Callable[..., str], trained: Trained) -> None:
     assert "data of your own" in refused("trials", trained.folder)
+
+
+def test_people_by_the_names_of_who_trained_are_warned_of(cli: Callable[..., Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(6), 12)
+    x = (np.eye(6, dtype=np.float32)[y] + 0.1 * rng.normal(size=(72, 6))).astype(np.float32)
+    data = fedaws.from_arrays(x, y, class_names=list("abcdef"))
+    fedaws.train(data, config=fedaws.Config().override(["train.rounds=2"]), folder=tmp_path / "run")
+    np.savez(tmp_path / "others.npz", x=x, y=np.array(list("abuvwx"))[y])
+    told = cli("trials", tmp_path / "run", tmp_path / "others.npz", "--draws", 5)
+    assert "2 of 6 people have the names of people who trained (a, b); leave them out" in told.err

@@ -378,7 +378,15 @@ def _compared_all(source: Path, path: Path, enroll: int) -> Named:
 
     model = load_model(source)
     x, people = read_people(path, model)
-    return Named(comparisons(embeddings_of(model, x), people, enroll), [str(name) for name in np.unique(people)])
+    names = [str(name) for name in np.unique(people)]
+    known = sorted(set(names) & set(getattr(model, "class_names", None) or ()))
+    if known:
+        few = ", ".join(known[:3]) + (", …" if len(known) > 3 else "")
+        who = f"{len(known)} of {len(names)} people have the names of people who trained ({few})"
+        console.warn(f"{who}; leave them out")
+            f"{len(known)} of {len(names)} people have the names of people who trained ({few}); leave them out"
+        )
+    return Named(comparisons(embeddings_of(model, x), people, enroll), names)
 
 
 def _of_the_run(source: Path, enroll: int | None) -> "tuple[dict[Part, Named], bool]":
