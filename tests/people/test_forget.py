@@ -13,7 +13,7 @@ import fedaws
 from fedaws import Config, FederatedData, Reporter
 from fedaws.people.forget import forget
 from fedaws.record.files import read_tensors, write_tensors
-from fedaws.record.folder import RunFolder
+from fedaws.record.folder import RunFolder, rows_file
 from fedaws.training.session import Interrupted
 from helpers import dense, refusal
 
@@ -63,7 +63,48 @@ def templates(path: Path, number: int) -> list[torch.Tensor]:
     tensors, _ = read_tensors(path)
     if "rows" in tensors:
         return [tensors["rows"][number]]
-    return [t[number] for name, t in tensors.items() if name == "W" or name.startswith("spread/")]
+    return [t[number] for name, t in tensors.items() if name in ("W", "best/W") or name.startswith("spread/")]
+
+
+def test_the_best_round_so_far_forgets_them_too(tiny: Config, tmp_path: Path) -> None:
+    apart = ["data.classes=10", "data.overlap=1", "data.strangers=3", "data.enroll=3", "seed=2"]
+    cfg = tiny.override([*apart, "train.stop_on=strangers", "train.evaluate_every=1"])
+    folder, done = tmp_path / "run", list[int]()
+    with pytest.raises(Interrupted):
+        stop = Reporter(on_round=lambda number, _: done.append(number), should_stop=lambda: len(done) >= 6)
+        fedaws.train(config=cfg, folder=folder, reporter=stop)
+    held = [row for path in folder.rglob("*.safetensors") for row in templates(path, 2)]
+    forget(folder, "2")
+    left = bytes_of(folder)
+    assert not any(row.numpy().tobytes() in left for row in held)
+    run = fedaws.train(config=cfg, folder=folder, resume=True)
+    assert run.metrics[-1]["kept_round"] < 6  # one that had them
+    assert run.W[2].eq(0).all()
+    assert 2 not in run.identify(dense(run.strangers["strangers"].x), 3).classes
+
+
+def test_checkpoints_of_several_ranks_forget_them_too(tiny: Config, people: FederatedData, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        trained(tiny, people, folder, stop=6)
+    copy(folder, tmp_path / "one")
+    row = read_tensors(RunFolder(folder).checkpoints()[-1])[0]["W"][2].numpy().tobytes()
+    for path in RunFolder(folder).checkpoints():
+        split(path, 3)
+    assert len(list((folder / "checkpoints" / "ranks").iterdir())) == 4
+    assert [forget(each, "Cy").number for each in (folder, tmp_path / "one")] == [2, 2]
+    assert row not in bytes_of(folder)
+    assert bytes_of(folder / "checkpoints") == bytes_of(tmp_path / "one" / "checkpoints")
+    assert trained(tiny, people, folder, resume=True).W[2].eq(0).all()
+
+
+def split(path: Path, world: int) -> None:
+    """A checkpoint as so many ranks would have written it."""
+    tensors, text = read_tensors(path)
+    facts = {**json.loads(text), "ranks": world, "shared": {"W": len(tensors["W"])}}
+    for rank in range(1, world):
+        write_tensors(rows_file(path, rank, world), {"W": tensors["W"][rank::world]}, facts)
+    write_tensors(path, {**tensors, "W": tensors["W"][::world]}, facts)
 
 
 def test_they_are_never_answered_again_and_the_others_are(tiny: Config, people: FederatedData, tmp_path: Path) -> None:

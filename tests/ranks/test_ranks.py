@@ -205,6 +205,8 @@ REFUSED = {
     "defence": ["defence.row_step=0.5"],
     "train.enroll": ["train.enroll=1.0"],
     "train.last_step": ["train.last_step=ridge"],
+    "clients.join": ["clients.join=[[3, [1]]]"],
+    "clients.leave": ["clients.leave=[[3, [1]]]"],
     "model.crowding": ["model.crowding=0.5"],
     "model.start_rows": ["model.start_rows=means"],
     "2 classes": ["data.classes=2", "clients.per_round=all"],

@@ -271,6 +271,20 @@ def test_rows_that_do_not_fit_together_are_refused(folder: RunFolder) -> None:
     assert "do not fit together" in refusal(lambda: read_state(path))
 
 
+@pytest.mark.parametrize("count", [10**12, 10**30, -1])
+def test_numbers_of_rows_that_nobody_can_have_are_refused(folder: RunFolder, count: int) -> None:
+    path = folder.checkpoint_file(3)
+    facts = FACTS.model_copy(update={"round": 3, "shared": {"W": count}}).model_dump(mode="json")
+    write_tensors(path, {"W": torch.ones(0, 2)}, facts)
+    assert "is damaged" in refusal(lambda: read_state(path))
+
+
+@pytest.mark.parametrize("number", [4, 10**30])
+def test_a_class_that_was_never_there_cannot_be_forgotten(folder: RunFolder, number: int) -> None:
+    folder.save_checkpoint(state(3), FACTS.model_copy(update={"round": 3, "forgotten": (number,)}))
+    assert f"it has forgotten class {number} of 4" in refusal(lambda: folder.load_checkpoint(state()))
+
+
 def test_rows_of_old_checkpoints_go_with_them(folder: RunFolder) -> None:
     path = by_ranks(folder, 2)
     for round_num in (4, 5):

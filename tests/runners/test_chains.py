@@ -56,6 +56,9 @@ class Scaled(nn.Linear):
     """Looks like a linear layer, and is none."""
 
 
+one_relu, one_layer = nn.ReLU(), nn.Linear(6, 6)  # to stand in several places
+
+
 @pytest.mark.parametrize(
     "encoder",
     [
@@ -64,6 +67,12 @@ class Scaled(nn.Linear):
         nn.Sequential(nn.Linear(6, 4), nn.ReLU()),
         nn.Sequential(nn.ReLU(), nn.Linear(6, 4)),
         nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.ReLU(), nn.Linear(4, 4)),
+        nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 4)),
+        nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 4)),
+        nn.Sequential(nn.Linear(6, 7), one_relu, nn.Linear(7, 5), one_relu, nn.Linear(5, 4), nn.Linear(4, 4)),
+        nn.Sequential(one_layer, nn.ReLU(), one_layer, nn.ReLU(), nn.Linear(6, 4)),
+        nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Flatten(), nn.Linear(10, 4)),
+        nn.Sequential(nn.Flatten(2), nn.Linear(6, 4)),
         nn.Sequential(Scaled(6, 4)),
         nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4))),
         nn.Sequential(nn.Linear(6, 7).requires_grad_(False), nn.ReLU(), nn.Linear(7, 4)),
@@ -73,6 +82,19 @@ def test_other_encoders_are_left_to_autograd(encoder: nn.Module) -> None:
     cfg = several_steps()
     assert chain_of(encoder, cfg, method_of(cfg)) == ()
     assert chain_of(nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 4)), cfg, method_of(cfg)) != ()
+
+
+def test_one_relu_in_two_places_is_two_relus() -> None:
+    cfg, relu = several_steps(), nn.ReLU()
+    chain = chain_of(nn.Sequential(nn.Linear(6, 7), relu, nn.Linear(7, 5), relu, nn.Linear(5, 4)), cfg, method_of(cfg))
+    assert [link.relu for link in chain] == [True, True, False]
+
+
+@pytest.mark.parametrize("whose", [[], ["0"]])
+def test_an_encoder_or_a_flatten_with_a_hook_is_left_to_autograd(whose: list[str]) -> None:
+    encoder, cfg = mlp(6, (7,), 4), several_steps()
+    encoder.get_submodule(".".join(whose)).register_forward_hook(lambda layer, inputs, output: output * 2)
+    assert chain_of(encoder, cfg, method_of(cfg)) == ()
 
 
 def test_a_layer_with_a_hook_is_left_to_autograd() -> None:

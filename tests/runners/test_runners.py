@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -188,3 +189,39 @@ def test_every_runner_leaves_an_idle_parameter_alone() -> None:
     for runner in ("serial", "pooled", "stacked"):
         state = train(data, WithIdleWeight(), config(runner, "fedaws", clients), 2)
         assert state.theta["idle"].tolist() == [1.0, 1.0]
+
+
+class Transposed(nn.Module):
+    """An encoder whose embeddings lie in memory dimension by dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 10, generator=rng()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight @ x.T).T
+
+
+def reused() -> nn.Module:
+    relu, twice = nn.ReLU(), nn.Linear(9, 9)
+    return nn.Sequential(nn.Linear(10, 9), relu, twice, relu, twice, relu, nn.Linear(9, 8))
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        lambda: nn.Sequential(nn.Linear(10, 5), nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 8)),
+        lambda: nn.Sequential(nn.Linear(10, 9), nn.Flatten(), nn.ReLU(), nn.Linear(9, 8, bias=False)),
+        reused,
+        Transposed,
+    ],
+    ids=["a linear bottleneck", "flattened late", "layers used twice", "transposed"],
+)
+@pytest.mark.parametrize(("steps", "runner"), [(1, "pooled"), (1, "stacked"), (3, "stacked")])
+def test_odd_encoders_train_alike_in_every_runner(encoder: Callable[[], nn.Module], steps: int, runner: str) -> None:
+    data, clients = make_data(), ClientsConfig(examples_per_step=4, lr=0.1, local_steps=steps)
+    results = []
+    for name in ("serial", runner):
+        torch.manual_seed(0)
+        results.append(train(data, encoder(), config(name, "fedaws", clients), 5))
+    assert_same(*results)

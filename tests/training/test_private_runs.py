@@ -15,6 +15,7 @@ from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
+from fedaws.record.folder import RunFolder, read_state
 from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger, Terms
 from fedaws.training.session import Interrupted
 from helpers import refusal
@@ -161,6 +162,24 @@ def test_a_target_is_not_exceeded_for_a_crash(tmp_path: Path) -> None:
     kept = fedaws.load(tmp_path)
     assert kept.facts.round == 5
     assert kept.facts.privacy.epsilon <= 3.0
+
+
+def test_a_target_that_is_spent_keeps_the_best_round_so_far(tmp_path: Path) -> None:
+    choosing = ["train.stop_on=strangers", "data.enroll=1", "train.evaluate_every=1", "train.checkpoint_every=100"]
+    cfg, apart = config("privacy.noise=none", "privacy.epsilon=3", *choosing), federation_apart()
+    with pytest.raises(Crash):
+        fedaws.train(apart, config=cfg, folder=tmp_path, reporter=crash_after(3))
+    refusal(lambda: fedaws.train(apart, config=cfg, folder=tmp_path, resume=True, reporter=quiet))
+    tensors, facts = read_state(RunFolder(tmp_path).checkpoints()[-1])
+    eers = [row["strangers_eer"] for row in RunFolder(tmp_path).metrics()]
+    assert facts.round == len(eers) > 1
+    assert float(tensors["best/eer"]) == min(eers)
+
+
+def federation_apart() -> FederatedData:
+    data = federation()
+    assert isinstance(data.x, torch.Tensor)
+    return from_arrays(data.x, data.y, strangers=8)
 
 
 def test_what_is_spent_is_on_disk_before_the_round_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

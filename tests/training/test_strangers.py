@@ -106,6 +106,13 @@ def test_after_patience_is_at_its_end_no_round_follows(tiny: Config, tmp_path: P
     assert bits(again) == bits(run)
 
 
+def test_a_run_that_stops_before_its_first_measurement_goes_on(tiny: Config, tmp_path: Path) -> None:
+    cfg = tiny.override([*CHOOSING, "train.evaluate_every=4"])
+    whole = fedaws.train(config=cfg)
+    interrupted(cfg, tmp_path / "run", 2)
+    assert bits(fedaws.train(config=cfg, folder=tmp_path / "run", resume=True)) == bits(whole)
+
+
 def test_stopping_on_strangers_needs_some(tiny: Config) -> None:
     cfg = tiny.override(["train.stop_on=strangers"])
     assert "there are none; set data.strangers" in refusal(lambda: fedaws.train(config=cfg))
@@ -115,6 +122,13 @@ def test_stopping_on_strangers_needs_some(tiny: Config) -> None:
 def test_stopping_on_strangers_is_refused_with_a_step_after_the_last_round(tiny: Config, last: str) -> None:
     cfg = tiny.override([*CHOOSING, last])
     assert "W is made anew after the last one" in refusal(lambda: fedaws.train(config=cfg))
+
+
+@pytest.mark.parametrize("moves", ["clients.join=[[9, [1]]]", "clients.leave=[[9, [1]]]"])
+def test_stopping_on_strangers_is_refused_where_clients_come_and_go(tiny: Config, tmp_path: Path, moves: str) -> None:
+    cfg = tiny.override([*CHOOSING, moves])
+    assert "none of those who have joined since" in refusal(lambda: fedaws.train(config=cfg, folder=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_patience_without_stopping_is_refused(tiny: Config) -> None:

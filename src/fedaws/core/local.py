@@ -88,7 +88,7 @@ def score_gradient(loss: losses.OfScore, z: Tensor, w: Tensor, share: Tensor) ->
     at_least = length.clamp_min(_SHORTEST)
     e = z / at_least
     s = torch.bmm(e, w.transpose(1, 2))
-    slope = loss.slope(s).mul_(share[..., None])
+    slope = loss.slope(s) * share[..., None]  # a slope may be s itself
     along = torch.where(length >= _SHORTEST, s, 0)  # a short z is not put on the sphere
     return (
         (loss.value(s)[..., 0] * share).sum(1),

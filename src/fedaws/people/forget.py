@@ -32,6 +32,7 @@ def forget(folder: Path, name: str) -> Forgotten:
     record.config()  # refuses what is no run folder
     with only_writer(folder):
         number = _number(record, name)
+        _put_together(record)
         made = [path for path in (folder / each for each in _MADE_AGAIN) if path.exists()]
         for path in made:
             with writing(path):
@@ -65,6 +66,15 @@ def _number(record: RunFolder, name: str) -> int:
     raise FedawsError(f"nobody is called {name!r} in {record.path}; fedaws.load(RUN).class_names tells who is there")
 
 
+def _put_together(record: RunFolder) -> None:
+    """Checkpoints of several ranks as one process writes them: their rows are in one file, and in no other."""
+    for path in record.checkpoints():
+        tensors, facts = read_state(path)
+        if facts.ranks > 1 or facts.shared:
+            write_tensors(path, tensors, facts.model_copy(update={"ranks": 1, "shared": {}}).model_dump(mode="json"))
+    record.drop_rank_files()  # also those that an interrupted process has left
+
+
 def _without_row(path: Path, number: int) -> bool:
     """A model or checkpoint without the row; False if it was gone."""
     tensors, facts = read_state(path)
@@ -74,7 +84,7 @@ def _without_row(path: Path, number: int) -> bool:
     count = len(W)
     W[number] = 0
     for name, tensor in tensors.items():
-        if name.startswith(("spread/", "row_optimizer/")) and tensor.ndim and len(tensor) == count:
+        if name.startswith(("spread/", "row_optimizer/", "best/W")) and tensor.ndim and len(tensor) == count:
             tensor[number] = 0 if tensor.is_floating_point() else -1
     tensors.setdefault("bias", W.new_zeros(count))[number] = REMOVED
     names = facts.class_names and tuple("" if c == number else n for c, n in enumerate(facts.class_names))

@@ -26,6 +26,7 @@ def check_ranks(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
         f"spread.optimizer={cfg.spread.optimizer}": cfg.spread.optimizer != "sgd",
         f"model.start_rows={cfg.model.start_rows}": cfg.model.start_rows != "random",
         "data.strangers and data.test_strangers": bool(data.apart),
+        "clients.join and clients.leave": bool(cfg.clients.join or cfg.clients.leave),
         f"model.crowding={cfg.model.crowding:g}": cfg.model.crowding != 0,
         "BatchNorm, whose statistics are a cohort's": bool(batch_norms(encoder)),
         "embedding tables beside that of a bag": len(table_names(encoder)) != len(tables) or len(tables) > 1,

@@ -15,7 +15,7 @@ from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.core.spreadout import NEIGHBORS
 from fedaws.errors import FedawsError
-from fedaws.files import append_line, only_writer, read_text, write_text
+from fedaws.files import LARGE, append_line, only_writer, read_text, write_text
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.made_with import note_versions
 from fedaws.record.png import png_base64
@@ -85,7 +85,9 @@ class Facts(BaseModel):
     parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
     privacy: PrivacyFacts | None = None  # of a private run
     ranks: Annotated[int, Field(ge=1, le=65_536)] = 1  # processes that wrote this checkpoint, each a file with its rows
-    shared: dict[str, NonNegativeInt] = {}  # tensors whose row i is in the file of rank i mod ranks, with their rows
+    shared: dict[
+        str, Annotated[int, Field(ge=0, le=LARGE)]
+    ] = {}  # tensors whose row i is in the file of rank i mod ranks, with their rows
 
 
 class SavedModel(NamedTuple):
@@ -212,8 +214,12 @@ class RunFolder:
         for old in self.checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
         rounds = {path.stem for path in kept}
+        self.drop_rank_files(rounds)
+
+    def drop_rank_files(self, but: Collection[str] = ()) -> None:
+        """Remove the rows that ranks have written, but those of some checkpoints, by the stems of their names."""
         for rows in (self.path / "checkpoints" / _RANKS).glob("round-*.safetensors"):
-            if rows.stem.partition("-of-")[0].rpartition("-")[0] not in rounds:
+            if rows.stem.partition("-of-")[0].rpartition("-")[0] not in but:
                 rows.unlink(missing_ok=True)
 
     def checkpoint_file(self, round_num: int) -> Path:
@@ -332,6 +338,8 @@ def pack(state: ServerState) -> dict[str, Tensor]:
 def unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path, classes: int) -> ServerState:
     """The state in a checkpoint, refused unless it has the run's own names, shapes and types."""
     own = pack(start)
+    if any(number >= classes for number in facts.forgotten):
+        raise damaged(path, f"it has forgotten class {max(facts.forgotten)} of {classes}")
     if "bias" in tensors:  # of the last step, which no start has
         own["bias"] = start.W.new_empty(len(start.W))
     for name in sorted(own.keys() | tensors.keys()):

@@ -10,7 +10,6 @@ The step is taken inside the product. In the first one all clients still have th
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -33,28 +32,41 @@ class Link(NamedTuple):
 
 
 def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> tuple[Link, ...]:
-    """The layers, if they are linear ones and ReLUs, trained by plain SGD on a loss of the score; else none."""
+    """The layers, if they are linear with ReLUs between, trained by plain SGD on a loss of the score; else none."""
     plain = cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0
     of_own_score = isinstance(method.loss, OfScore) and method.rows != "all" and method.classes_per_client == 1
     if not (plain and of_own_score and cfg.model.normalize and type(encoder) is nn.Sequential):
         return ()
-    layers = [(name, layer) for name, layer in encoder.named_children() if type(layer) is not nn.Flatten]
-    if not all(type(layer) in (nn.Linear, nn.ReLU) and _is_bare(layer) for _, layer in layers):
+    layers = [(name, layer) for name, layer in encoder._modules.items() if layer is not None]  # also one that is reused
+    if not all(map(_is_bare, [encoder, *(layer for _, layer in layers)])):
         return ()
-    links = [
-        Link(f"{name}.weight", f"{name}.bias" if layer.bias is not None else None, type(after) is nn.ReLU)
-        for (name, layer), (_, after) in pairwise([*layers, ("", None)])
+    if layers and _flattens(layers[0][1]):
+        del layers[0]
+    in_turn = [nn.ReLU if place % 2 else nn.Linear for place in range(len(layers))]
+    if len(layers) % 2 == 0 or [type(layer) for _, layer in layers] != in_turn:
+        return ()
+    links = tuple(
+        Link(f"{name}.weight", f"{name}.bias" if layer.bias is not None else None, name != layers[-1][0])
+        for name, layer in layers
         if isinstance(layer, nn.Linear)
-    ]
+    )
     trained = {name for name, tensor in encoder.named_parameters() if tensor.requires_grad}
     named = {name for link in links for name in link[:2] if name}
-    in_turn = len(links) + sum(link.relu for link in links) == len(layers)
-    return tuple(links) if links and named == trained and in_turn and not links[-1].relu else ()
+    return links if named == trained else ()
 
 
 def _is_bare(layer: nn.Module) -> bool:
     """Without hooks or parametrisations, of which a product by hand would know nothing."""
-    return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or list(layer.children()))
+    forward, backward = (
+        (layer._forward_hooks, layer._forward_pre_hooks),
+        (layer._backward_hooks, layer._backward_pre_hooks),
+    )
+    return not any((*forward, *backward)) and (type(layer) is nn.Sequential or not list(layer.children()))
+
+
+def _flattens(layer: nn.Module) -> bool:
+    """Whether it makes each example one row of numbers."""
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
 def chain_update(

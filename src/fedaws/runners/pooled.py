@@ -173,7 +173,7 @@ def _by_score(
         z: Tensor = functional_call(encoder, theta, (examples.rows,))
     apart = z.detach().view(*share.shape, -1)
     risks, by_z, by_rows = score_gradient(loss, apart, rows, share)
-    by_z = by_z.mul_(omega[:, None, None]).view_as(z)
+    by_z = by_z.mul_(omega[:, None, None]).reshape_as(z)  # of an encoder that ends with a transposed product
     leaves = list(theta.values())  # none, if all layers are frozen
     gradients = torch.autograd.grad(z, leaves, by_z, materialize_grads=True) if leaves else ()
     return dict(zip(theta, gradients, strict=True)), by_rows * omega[:, None, None] if train_rows else None, risks

@@ -54,6 +54,11 @@ def check_stop(cfg: Config, data: FederatedData, last_step: LastStep | None) -> 
     """Refuse to choose a round by strangers who are not there, or where the last round is not the last word."""
     if data.strangers is None:
         raise FedawsError("train.stop_on=strangers: there are none; set data.strangers, or give them to from_arrays")
+    if cfg.clients.join or cfg.clients.leave:
+        raise FedawsError(
+            "train.stop_on keeps the model of an earlier round, with rows of those who have left and none of those who "
+            "have joined since; set train.stop_on=none, or leave clients.join and clients.leave out"
+        )
     if last_step is not None:
         raise FedawsError(
             "train.stop_on keeps the model of an earlier round, and W is made anew after the last one; set "

@@ -1,6 +1,5 @@
 """What happens after a round: count, check, measure, record, tell. The same for the simulation and for Flower."""
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from fedaws.training.checks import check_loss, check_weights, warn_of_collapse
 from fedaws.types import Memory, ServerState
 
 _THETA = "theta/"
+_ABOVE_ALL = 2.0  # more than any EER, and a number that a checkpoint may have
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -164,7 +164,7 @@ class Session:
 
 def nothing_kept(model: Model) -> Memory:
     """The memory before the first measurement, of the form that it will have."""
-    return _kept_from(model, 0, math.inf)
+    return _kept_from(model, 0, _ABOVE_ALL)
 
 
 def _kept_from(model: Model, done: int, eer: float) -> Memory:

@@ -280,7 +280,7 @@ def _loop(
         # A generator of its own for every round: nothing random needs to be saved.
         rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
         if private is not None and private.spent_all:
-            session.journal.checkpoint(state)
+            session.journal.checkpoint(replace(state, best=session.best))
             raise private.over(state.round_num)
         began, now = time.perf_counter(), state.round_num
         state, available, method = people.begin(state), people.available(now), people.method_in(now)
