@@ -384,8 +384,6 @@ def _compared_all(source: Path, path: Path, enroll: int) -> Named:
         few = ", ".join(known[:3]) + (", …" if len(known) > 3 else "")
         who = f"{len(known)} of {len(names)} people have the names of people who trained ({few})"
         console.warn(f"{who}; leave them out")
-            f"{len(known)} of {len(names)} people have the names of people who trained ({few}); leave them out"
-        )
     return Named(comparisons(embeddings_of(model, x), people, enroll), names)
 
 
