@@ -121,6 +121,9 @@ def test_the_command_tunes_writes_a_page_and_runs_nothing_twice(cli: Callable[..
 def test_a_mistake_is_told_before_anything_is_run(refused: Callable[..., str]) -> None:
     assert "wanted KEY=A,B" in refused("tune", "digits", "--vary", "clients.per_round")
     assert "--measure loss" in refused("tune", "digits", "--measure", "loss")
+    for content in ("[1]", '{"digits": 1}'):
+        Path("tuning.json").write_text(content)
+        assert "no results of a tuning" in refused("tune", "digits", "--out", ".")
 
 
 def test_the_committed_page_is_made_from_its_data() -> None:

@@ -61,6 +61,8 @@ def test_mistakes_are_one_line(port: int) -> None:
         assert (status, told in answer["error"]) == (400, True)
     assert asked(port, "GET", "/../../etc/passwd")[0] == 400
     assert asked(port, "GET", "/voice/x/y")[0] == 400
+    assert asked(port, "GET", "/state", Origin="http://[")[0] == 400
+    assert "at most" in asked(port, "POST", "/identify", b"", **{"Content-Length": "9" * 5000})[1]["error"]
     assert "at most" in asked(port, "POST", "/identify", b"", **{"Content-Length": "999999999"})[1]["error"]
 
 

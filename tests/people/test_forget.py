@@ -11,7 +11,9 @@ import torch
 
 import fedaws
 from fedaws import Config, FederatedData, Reporter
+from fedaws.people import inputs
 from fedaws.people.forget import forget
+from fedaws.people.predict import predict
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder, rows_file
 from fedaws.training.session import Interrupted
@@ -70,8 +72,8 @@ def test_the_best_round_so_far_forgets_them_too(tiny: Config, tmp_path: Path) ->
     apart = ["data.classes=10", "data.overlap=1", "data.strangers=3", "data.enroll=3", "seed=2"]
     cfg = tiny.override([*apart, "train.stop_on=strangers", "train.evaluate_every=1"])
     folder, done = tmp_path / "run", list[int]()
+    stop = Reporter(on_round=lambda number, _: done.append(number), should_stop=lambda: len(done) >= 6)
     with pytest.raises(Interrupted):
-        stop = Reporter(on_round=lambda number, _: done.append(number), should_stop=lambda: len(done) >= 6)
         fedaws.train(config=cfg, folder=folder, reporter=stop)
     held = [row for path in folder.rglob("*.safetensors") for row in templates(path, 2)]
     forget(folder, "2")
@@ -201,3 +203,13 @@ def test_the_command_removes_them_from_run_and_gallery(
     told = json.loads(result.out)
     assert (result.code, told["forgotten"], told["class"], told["galleries"]) == (0, "Cy", 2, {str(gallery): 1})
     assert "Cy" not in fedaws.Gallery(gallery, fedaws.load(tmp_path / "run"))
+
+
+def test_predictions_and_trials_leave_out_who_is_gone(tiny: Config, tmp_path: Path) -> None:
+    cfg = tiny.override(["clients.leave=[[6, [2]]]", "data.examples_per_class=40"])
+    fedaws.train(config=cfg, folder=tmp_path / "run", reporter=Reporter(on_warning=lambda message: None))
+    run = fedaws.load(tmp_path / "run")
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 6), np.float32))
+    for guesses in predict(run, tmp_path / "x.npz", k=4):
+        assert sorted(guess.name for guess in guesses) == ["0", "1", "3"]
+    assert sorted(set(inputs.tested_people(run, 1)[1])) == ["0", "1", "3"]

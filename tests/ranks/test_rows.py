@@ -1,7 +1,7 @@
 """Rows that are shared out: what needs no other rank, and what is refused."""
 
-import io
 from collections.abc import Callable
+from io import BytesIO
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ REFUSED: list[Callable[[Tensor], object]] = [
     list,
     lambda W: W.copy_(WHOLE),
     lambda W: W.isfinite().all(),
-    lambda W: torch.save(W, io.BytesIO()),
+    lambda W: torch.save(W, BytesIO()),
 ]
 
 

@@ -44,6 +44,8 @@ def tune_command(
         raise FedawsError(f"--measure {wanted}; wanted one of {', '.join(_MEASURES)}")
     summary = out / "tuning.json"
     found: dict[str, Any] = read_json(summary) if summary.exists() else {}
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise FedawsError(f"{summary} has no results of a tuning; move it away, the tries themselves are kept")
     stop = console.Stop()
     with console.progress(stop) as progress:
 

@@ -124,7 +124,7 @@ def server(door: Door, port: int = 0) -> ThreadingHTTPServer:
                 self._check_guest()
                 kind, content = work()
                 status = 200
-            except FedawsError as error:
+            except (FedawsError, ValueError) as error:  # ValueError: of an address that is none
                 status, kind, content = 400, "application/json", json.dumps({"error": str(error)}).encode()
             self.send_response(status)
             for key, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Security-Policy": _POLICY}.items():
@@ -153,8 +153,8 @@ def server(door: Door, port: int = 0) -> ThreadingHTTPServer:
 
         def _post(self) -> tuple[str, bytes]:
             length = self.headers.get("Content-Length", "")
-            if not length.isdecimal() or int(length) > _MOST_BYTES:
-                raise FedawsError(f"a recording of {length or 'unknown'} bytes; wanted at most {_MOST_BYTES:,}")
+            if not length.isdecimal() or len(length) > 20 or int(length) > _MOST_BYTES:
+                raise FedawsError(f"a recording of {length[:20] or 'unknown'} bytes; wanted at most {_MOST_BYTES:,}")
             asked = urlsplit(self.path)
             name = parse_qs(asked.query).get("name", [""])[0]
             answer = door.answer(asked.path[1:], name, self.rfile.read(int(length)))

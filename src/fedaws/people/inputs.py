@@ -17,6 +17,7 @@ from fedaws.device import Device
 from fedaws.device.sound import SUFFIXES as RECORDINGS
 from fedaws.device.sound import read_sound
 from fedaws.errors import FedawsError
+from fedaws.evaluate.model import REMOVED
 from fedaws.people.digest import sample_rate
 from fedaws.people.gallery import told
 from fedaws.training.run import Run, load
@@ -98,7 +99,8 @@ def tested_people(run: Run, enroll: int) -> tuple[NDArray[np.float32], NDArray[A
     names = np.array([str(name) for name in run.class_names or range(len(run.W))])
     y = data.y_test.numpy()
     enough = np.bincount(y, minlength=len(names)) > enroll
-    enough[list(run.facts.forgotten)] = False
+    if run.model.bias is not None:
+        enough &= (run.model.bias > REMOVED).cpu().numpy()
     kept = enough[y]
     if not kept.any():
         raise FedawsError(f"nobody has more than {enroll} test examples in {run.folder}; lower --enroll or give a list")

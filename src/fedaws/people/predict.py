@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedaws.data.sources.xc import read_matrix
 from fedaws.data.sources.xc_text import read_text
 from fedaws.errors import FedawsError
+from fedaws.evaluate.model import REMOVED
 from fedaws.people.inputs import read_examples
 from fedaws.sparse import SparseRows
 from fedaws.training.run import Run
@@ -33,7 +34,7 @@ def predict(run: Run, path: Path, k: int, batch: int = BATCH) -> Iterator[list[G
         found = run.identify(x[start : start + batch], k)
         names = run.names_of(found.classes)
         for row, scores in zip(names, found.scores.tolist(), strict=True):
-            yield [Guess(str(name), score) for name, score in zip(row, scores, strict=True)]
+            yield [Guess(str(name), score) for name, score in zip(row, scores, strict=True) if score > REMOVED]
 
 
 def read_file(run: Run, path: Path) -> SparseRows | NDArray[Any]:
