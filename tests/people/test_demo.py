@@ -90,5 +90,9 @@ def test_a_run_serves_as_well_as_what_was_exported_from_it(home: Path, tmp_path:
     assert door.answer("identify", "", door.spoken(100, 0))["nearest"][0]["score"] == pytest.approx(1)
 
 
+def test_a_door_without_a_threshold_is_refused_before_anybody_knocks(home: Path, tmp_path: Path) -> None:
+    assert "needs a threshold" in refusal(lambda: Door(fedaws.load(home / "run"), tmp_path / "people", None))
+
+
 def test_other_demos_are_not_there(refused: Callable[..., str]) -> None:
     assert "wanted voices" in refused("demo", "faces")

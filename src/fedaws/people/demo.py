@@ -59,6 +59,8 @@ class Door:
             raise FedawsError(f"the demo is for models of sound, this one takes {self.kind}; train voices")
         self.gallery = Gallery(gallery, model, threshold)
         self.threshold = model.about.threshold if threshold is None and isinstance(model, Device) else threshold
+        if self.threshold is None:
+            raise FedawsError("a door needs a threshold and the model has none; measure one by fedaws trials … --far")
         self._one = threading.Lock()
 
     def answer(self, question: str, name: str, recording: bytes) -> dict[str, Any]:
