@@ -4,8 +4,9 @@
 
 Amazon-670K's shape times `--scale` (670,091 classes, 135,909 features, the paper's encoder, d = 512, 4,000 clients a
 round), one thread a process; with `--place` a stopped one goes on. CPU time is that of whole rounds of
-`fedaws.train` from the third on, the mean, in which gloo's threads are; memory is what a process has in its rounds, and the most that it ever had. Equality
-is taken at `--equal-scale` with 400 clients: one round of the preset, and 60 rounds of `moments` with a table alone
+`fedaws.train` from the third on, the mean, in which gloo's threads are; memory is what a process has in its rounds, and
+the most that it ever had. Equality is taken at `--equal-scale` with 400 clients: one round of the preset, and 60
+rounds of `moments` with a table alone
 (mined lists and ReLUs amplify rounding, in one process too when only `train.block` changes).
 """
 
