@@ -39,7 +39,7 @@ class Shape:
     home: str = _REPOSITORY
 
 
-_DERIVED = "the titles and subjects of NatLibFi's Annif corpora (it is not published: docs/extreme-classification.md)"
+_DERIVED = "NatLibFi's Annif corpora by benchmarks/make_yso.py (docs/extreme-classification.md)"
 
 SETS = {
     "delicious": Shape(500, 983, 12_920, 3_185, 19.03, 18.2, 30),
