@@ -88,11 +88,11 @@ class DataConfig(Table):
     image_size: Count | None = None
     """`images`: the side they are scaled and cut to; none: they have one size already."""
     seconds: Annotated[float, Field(ge=0.1, le=60, strict=True)] = 1.0
-    """Of sound in an example: longer recordings are cut into pieces, shorter ones repeated."""
+    """Seconds of sound per example; longer recordings are cut into pieces, shorter ones repeated."""
     augment: Literal["none", "crop-flip"] = "none"
     """What a client does to its images before each step."""
     drop: Fraction = 0.0
-    """Sparse data: the part of an example's features that a client leaves out in a step."""
+    """Sparse data: the part of an example's features that a client leaves out of a step."""
     every_label: bool = False
     """Sparse data: a training example is with the clients of all its labels, not of one drawn."""
     clients_per_class: Count = 1
@@ -186,7 +186,7 @@ class ClientsConfig(Table):
     scale: Positive = 16.0
     """The softmax oracle's factor on the cosines."""
     sampled_classes: Several | None = None
-    """The oracles compare with so many classes a round, drawn at random; none: with all."""
+    """The oracles compare with so many classes per round, drawn at random; none: with all."""
     join: Moves = ()
     """Who comes when: pairs [round, share], from this round on this share of the classes takes part, the first from
     round 0 on; or [round, [classes]], all others being there from the start. Who comes later enrols, then trains."""
@@ -207,7 +207,7 @@ class ServerConfig(Table):
     weight_decay: Fraction = 0.0
     """Of θ's matrices, times the step size; keeps standardised filters turning."""
     table_optimizer: Literal["adagrad", "sgd"] = "adagrad"
-    """Of embedding tables (`bag`); `adagrad` has one accumulator a row."""
+    """Of embedding tables (`bag`); `adagrad` has one accumulator per row."""
     table_lr: Positive | None = None
     """Step size on embedding tables: with `adagrad` a row's longest step; none: `server.lr`."""
     average: Fraction = 0.0
