@@ -44,15 +44,12 @@ def open_regular(path: Path, most_bytes: int) -> BufferedReader:
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte in it
         raise FedawsError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     about = os.fstat(handle)
-    problem = None
+    if stat.S_ISREG(about.st_mode) and about.st_size <= most_bytes:
+        return os.fdopen(handle, "rb")
+    os.close(handle)
     if not stat.S_ISREG(about.st_mode):
-        problem = f"{path} is not a plain file (a folder, pipe or device); remove it or give another"
-    elif about.st_size > most_bytes:
-        problem = f"{path} has {about.st_size:,} bytes; wanted at most {most_bytes:,}"
-    if problem:
-        os.close(handle)
-        raise FedawsError(problem)
-    return os.fdopen(handle, "rb")
+        raise FedawsError(f"{path} is not a plain file (a folder, pipe or device); remove it or give another")
+    raise FedawsError(f"{path} has {about.st_size:,} bytes; wanted at most {most_bytes:,}")
 
 
 def read_bytes(path: Path, most_bytes: int = SMALL) -> bytes:
@@ -110,7 +107,7 @@ def _parse(parse: Callable[[Any], Any], text: str | bytes, source: str, kind: st
 
 
 def checked(model: type[_Model], tree: Any, source: str) -> _Model:
-    """What a model makes of what was read; the first mistake is told in one line."""
+    """What was read, as this model; its first mistake is an error of one line."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -261,9 +258,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FedawsError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
-        ) from None
+        reason = error.strerror or error
+        raise FedawsError(f"cannot write {path}: {reason}; make room or choose another folder") from None
 
 
 @contextmanager

@@ -63,12 +63,6 @@ def read_safetensors(path: Path, only: Collection[str] | None = None) -> tuple[d
         return {name: _tensor(file, path, about, start) for name, about in chosen.items()}, metadata
 
 
-def tensor_sizes(path: Path) -> dict[str, int]:
-    """How many numbers each tensor of a file has, without reading them."""
-    with open_regular(path, LARGE) as file, reading(path):
-        return {name: about.numbers for name, about in _header(file, path)[0].items()}
-
-
 class Pieces(NamedTuple):
     """A tensor that comes in blocks of its rows, in order: nobody needs have it whole."""
 
@@ -83,7 +77,8 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Pieces], metadata: d
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, (dtype, shape, _) in ordered:
-        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        begin = end
+        end += math.prod(shape) * dtype.itemsize
         header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -99,22 +94,26 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(about.shape) for name, about in _header(file, path)[0].items()}
 
 
+def tensor_sizes(path: Path) -> dict[str, int]:
+    """How many numbers each tensor of a file has, without reading them."""
+    return {name: math.prod(shape) for name, shape in tensor_shapes(path).items()}
+
+
 def read_tiles(path: Path, name: str, rows: int) -> Iterator[tuple[int, Tensor]]:
     """A tensor of a file, so many of its rows at a time: the number of the first, and the rows."""
     with open_regular(path, LARGE) as file, reading(path):
         tensors, _, start = _header(file, path)
         if name not in tensors:
             raise damaged(path, f"no {name!r} in it")
-        count, *rest = tensors[name].shape
-        dtype, at = tensors[name].dtype, tensors[name].data_offsets[0]
-        bytes_of_row = math.prod(rest) * _TYPES[dtype].itemsize
+        whole = tensors[name]
+        begin = whole.data_offsets[0]
+        count, *rest = whole.shape
+        bytes_of_row = math.prod(rest) * _TYPES[whole.dtype].itemsize
         for first in range(0, count, rows):
             last = min(first + rows, count)
-            place = (at + first * bytes_of_row, at + last * bytes_of_row)
-            yield (
-                first,
-                _tensor(file, path, _About(dtype=dtype, shape=[last - first, *rest], data_offsets=place), start),
-            )
+            place = (begin + first * bytes_of_row, begin + last * bytes_of_row)
+            part = _About(dtype=whole.dtype, shape=[last - first, *rest], data_offsets=place)
+            yield first, _tensor(file, path, part, start)
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:

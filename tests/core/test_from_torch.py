@@ -15,7 +15,8 @@ from fedaws.core.method import Method
 from fedaws.core.methods import method_of
 from fedaws.core.optimizers import from_torch
 from fedaws.core.start import start_state
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.facts import Facts
+from fedaws.record.folder import RunFolder
 from fedaws.types import Params, ServerState, Update
 from helpers import refusal
 

@@ -23,7 +23,8 @@ from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.setup import _equip
 from fedaws.flower.strategy import ENROLL
 from fedaws.models import build_encoder
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.facts import Facts
+from fedaws.record.folder import RunFolder
 from fedaws.report.page import write_report
 from fedaws.types import ServerState
 from flower_trial import Trial, make_trial, node_of

@@ -35,7 +35,8 @@ from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.settings import run_settings
 from fedaws.privacy.sum_keeper import PEERS_FILE, Peers, SumKeeper, make_key, write_peers
 from fedaws.record.folder import RunFolder
-from fedaws.report.collect import class_matrix, collect, traces
+from fedaws.report.collect import collect
+from fedaws.report.run_data import class_matrix, traces
 from fedaws.sparse import SparseRows
 from fuzz.mutations import mutated
 

@@ -19,7 +19,7 @@ import fedaws
 from fedaws.device import Device, DeviceError
 from fedaws.people.digest import model_digest
 from fedaws.people.export import export
-from fedaws.record.folder import PrivacyFacts
+from fedaws.record.facts import PrivacyFacts
 from fuzz.mutations import mutated
 from people.conftest import Trained
 

@@ -15,7 +15,8 @@ from fedaws.people import inputs
 from fedaws.people.forget import forget
 from fedaws.people.predict import predict
 from fedaws.record.files import read_tensors, write_tensors
-from fedaws.record.folder import RunFolder, rows_file
+from fedaws.record.folder import RunFolder
+from fedaws.record.state import rows_file
 from fedaws.training.session import Interrupted
 from helpers import dense, refusal
 

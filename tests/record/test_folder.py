@@ -10,8 +10,10 @@ import torch
 
 import fedaws
 from fedaws import Config
+from fedaws.record.facts import Facts
 from fedaws.record.files import write_tensors
-from fedaws.record.folder import Facts, RunFolder, read_state, rows_file
+from fedaws.record.folder import RunFolder
+from fedaws.record.state import read_state, rows_file
 from fedaws.types import Memory, ServerState
 from helpers import refusal
 

@@ -14,8 +14,9 @@ from fedaws.core.algorithm import run_round
 from fedaws.core.methods import method_of
 from fedaws.data import load_data
 from fedaws.models import build_encoder
+from fedaws.record.facts import Facts
 from fedaws.record.files import read_tensors, write_tensors
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.folder import RunFolder
 from fedaws.runners import make_runner
 from fedaws.training.train import initial_state
 from fedaws.types import ServerState

@@ -166,3 +166,13 @@ def test_any_text_may_name_a_measure(three: list[Path], key: str) -> None:
 def test_very_many_measures_do_not_swell_the_page(three: list[Path]) -> None:
     with_measure(three[0], {f"m{number}": 1.0 for number in range(5000)})
     assert len(json.loads(page_of(three[0]).data)["charts"]) < 30
+
+
+def test_runs_that_differ_in_an_option_of_their_method_are_told_apart_by_it(tmp_path: Path) -> None:
+    for steps in (5, 9):
+        cfg = Config().override(["method=fixed-spread", f"options.steps={steps}"])
+        RunFolder(tmp_path / "runs" / str(steps)).create(cfg)
+    RunFolder(tmp_path / "runs" / "usual").create(Config(method="fixed-spread"))
+    labels = [group.label for group in collect([tmp_path / "runs"]).groups]
+    assert labels == ["fixed-spread steps=5", "fixed-spread steps=9", "fixed-spread steps=none"]
+    assert "options.steps none 5 9 none" in page_of(tmp_path / "runs").text  # default, and then run by run

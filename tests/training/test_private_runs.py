@@ -14,8 +14,9 @@ import fedaws
 from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
 from fedaws.record.files import read_tensors, write_tensors
-from fedaws.record.folder import RunFolder, read_state
+from fedaws.record.folder import RunFolder
 from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger, Terms
+from fedaws.record.state import read_state
 from fedaws.training.session import Interrupted
 from helpers import refusal
 

@@ -91,8 +91,8 @@ class _Pace:
     def line(self, metrics: dict[str, Any]) -> str:
         """All of it for a log."""
         done = metrics["round"]
-        rate, figures = _rate(metrics), _figures(metrics, metrics["loss"])
-        line = f"{self.label}  round {done}/{self.total}  {rate:.3g} rounds/s  {figures}"
+        figures = _figures(metrics, metrics["loss"])
+        line = f"{self.label}  round {done}/{self.total}  {_rate(metrics):.3g} rounds/s  {figures}"
         left = (self.total - done) * self.seconds / max(done - self.first, 1)
         return line if self.ended(metrics) else f"{line}  {left:.0f} s left"
 

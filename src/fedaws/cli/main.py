@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import metadata
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,7 @@ from fedaws.cli.common import (
     reported,
     show_run,
 )
+from fedaws.cli.places import RUNS, one_folder, run_folder
 from fedaws.cli.settings import described, settings_page
 from fedaws.cli.suggest import suggest
 from fedaws.cli.tables import comparison_table, metrics_table, results_table, text_table
@@ -56,14 +57,12 @@ app.add_typer(cli_privacy.app, name="privacy")
 app.command("tune", epilog="Example: fedaws tune digits --methods fixed,fedaws --tries 20")(tune_command)
 app.command("audit", epilog="Example: fedaws audit runs/first --attacks inversion,membership")(audit_command)
 
-RUNS = Path("runs")
-
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; by default a new one below runs/.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or with the newest such one.")]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(given: bool) -> None:
+    if given:
         print(f"fedaws {metadata.version('fedaws')}")
         raise typer.Exit
 
@@ -95,7 +94,7 @@ def train_command(
     stop = console.Stop()
     with (
         joined(agreed=(typer.Exit,)) as ranks,
-        _one_folder(ranks, f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
+        one_folder(ranks, f"{cfg.name}-{cfg.method}", out, resume, cfg) as folder,
         _interruptible(stop, f"--resume --out {folder}", quiet=not _speaks(ranks)),
         console.progress(stop) as reporter,
     ):
@@ -130,7 +129,7 @@ def compare_command(
     stop = console.Stop()
     number = count(1)
     with (
-        _folder(f"{cfg.name}-compare", out, resume) as folder,
+        run_folder(f"{cfg.name}-compare", out, resume) as folder,
         _interruptible(stop, f"--resume --out {folder}"),
         console.progress(stop) as reporter,
     ):
@@ -342,58 +341,3 @@ def _interruptible(stop: console.Stop, how: str, quiet: bool = False) -> Iterato
         if not quiet:
             print(f"stopped after round {stopped.round_num}; go on with {how}", file=sys.stderr)
         raise typer.Exit(143 if stop.signal == signal.SIGTERM else 130) from None
-
-
-@contextmanager
-def _one_folder(
-    ranks: "Ranks | None", stem: str, out: Path | None, resume: bool, cfg: Config | None = None
-) -> Iterator[Path]:
-    """The same, chosen by the first of several ranks for all."""
-    if ranks is not None and not ranks.first:
-        yield Path(ranks.tell(""))
-        return
-    with _folder(stem, out, resume, cfg) as folder:
-        if ranks is not None:
-            ranks.tell(str(folder))
-        yield folder
-
-
-@contextmanager
-def _folder(stem: str, out: Path | None, resume: bool, cfg: Config | None = None) -> Iterator[Path]:
-    """`--out`; or, to resume, the newest unfinished run of the same configuration; or a new folder runs/STEM-N."""
-    if out is not None or resume:
-        yield out or _newest(stem, cfg)
-        return
-    folder = _new_folder(stem)
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):
-            folder.rmdir()  # only if it is still empty: nothing was started
-
-
-def _newest(stem: str, cfg: Config | None) -> Path:
-    same = [p for p in RUNS.glob(f"{stem}-*") if _resumable(p, cfg)]
-    if not same:
-        raise FedawsError(f"no unfinished run of {stem} with these settings below {RUNS}/; give its folder with --out")
-    return max(same, key=lambda p: p.stat().st_mtime)
-
-
-def _new_folder(stem: str) -> Path:
-    for number in count(1):
-        folder = RUNS / f"{stem}-{number}"
-        with suppress(FileExistsError):  # taken, perhaps by a run that started together with this one
-            folder.mkdir(parents=True)
-            break
-    return folder
-
-
-def _resumable(path: Path, cfg: Config | None) -> bool:
-    from fedaws.record.folder import RunFolder
-
-    if cfg is None:  # a comparison
-        return not (path / "compare.json").exists()
-    try:
-        return RunFolder(path).config() == cfg and not RunFolder(path).finished
-    except FedawsError:
-        return False

@@ -100,10 +100,11 @@ def _wanted(schema: dict[str, Any]) -> str:
 
 
 def _limits(schema: dict[str, Any]) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    parts = [f"from {_short(low)}" if low is not None else f"above {_short(schema['exclusiveMinimum'])}"]
-    parts.append(f"to {_short(high)}" if high is not None else f"below {_short(schema['exclusiveMaximum'])}")
-    return (" " if high is not None else ", ").join(parts)
+    low = f"from {_short(schema['minimum'])}" if "minimum" in schema else f"above {_short(schema['exclusiveMinimum'])}"
+    high = (
+        f" to {_short(schema['maximum'])}" if "maximum" in schema else f", below {_short(schema['exclusiveMaximum'])}"
+    )
+    return low + high
 
 
 def _short(number: float) -> str:

@@ -35,7 +35,7 @@ def suggest(labels: int, rows: int) -> Suggestion:
     )  # small sets: fewer clients a round
     rounds = max(_FEWEST, math.ceil(EPOCHS * rows / (per_round * step)))
     settings = [f"clients.per_round={per_round}", f"train.rounds={rounds}"]
-    settings += [f"train.evaluate_every={max(1, rounds // 10)}", f"train.checkpoint_every={max(1, rounds // 10)}"]
+    settings += [f"train.{key}_every={max(1, rounds // 10)}" for key in ("evaluate", "checkpoint")]
     if labels <= 10:  # the presets push ten neighbours away
         settings.append("spread.neighbors=auto")
     words = [f"fedaws train {preset} -s data.name=xc -s data.root=DIR", *(f"-s {setting}" for setting in settings)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -23,14 +24,14 @@ def comparison_table(summary: dict[str, Any], title: str) -> Table:
     from fedaws.core.methods import role_of
     from fedaws.evaluate.catalogue import OPEN_SET, SUMMARY, format_mean, measure_of
 
-    shown = [*SUMMARY, *(key for key in OPEN_SET if all(key in each for each in summary["methods"].values()))]
+    keys = [*SUMMARY, *(key for key in OPEN_SET if all(key in each for each in summary["methods"].values()))]
     seeds = summary["seeds"]
     caption = f"mean ± standard deviation over {seeds} {'seeds' if seeds > 1 else 'seed'}"
     table = Table("method", "", title=escape(title), caption=caption)
-    for key in shown:
+    for key in keys:
         table.add_column(measure_of(key).short, justify="right")
     for method, measures in summary["methods"].items():
-        figures = [(measures[key], measure_of(key).form) for key in shown]
+        figures = [(measures[key], measure_of(key).form) for key in keys]
         table.add_row(method, role_of(method), *(format_mean(v["mean"], v["std"], form) for v, form in figures))
     return table
 
@@ -40,16 +41,17 @@ def results_table(results: "Results", rows: Sequence[str], methods: Sequence[str
     from fedaws.experiments.markdown import AS_PAPER, COLUMNS, result_lines
 
     caption = "percent; as paper: its configuration, run by us; stale: of code that would come to another figure today"
-    table, how = Table(title=escape(results["title"]), caption=caption), "rounds; configuration"
+    table = Table(title=escape(results["title"]), caption=caption)
+    how = "rounds; configuration"
     for name in (*COLUMNS[:-3], how, COLUMNS[-1]):
-        right = name in ("paper", AS_PAPER, "ours", "time")
-        wraps, least = name in ("method", "ours", how), 20 if name == "method" else None
-        table.add_column(name, justify="right" if right else "left", no_wrap=not wraps, min_width=least)
+        side: JustifyMethod = "right" if name in ("paper", AS_PAPER, "ours", "time") else "left"
+        wraps = name in ("method", "ours", how)
+        table.add_column(name, justify=side, no_wrap=not wraps, min_width=20 if name == "method" else None)
     for row in (results["rows"][name] for name in rows):
         table.add_row(f"[bold]{escape(row['label'])}")
         for method, *cells, settings, rounds, time in result_lines(results, row, methods):
-            told = "; ".join(dict.fromkeys(text for text in (rounds, settings) if text))
-            table.add_row(f"  {method}", *map(escape, (*cells, told, time)))
+            length = "; ".join(dict.fromkeys(filter(None, (rounds, settings))))
+            table.add_row(f"  {method}", *map(escape, (*cells, length, time)))
         table.add_section()
     return table
 

@@ -38,37 +38,38 @@ def tune_command(
     from fedaws.experiments.tune import tune, tuning_page
     from fedaws.training.session import Interrupted
 
-    names, varied = parse_methods(methods), _varied(vary or [])
-    wanted = measure or ("precision@5" if cfg.data.name in SPARSE else "precision@1")
-    if wanted not in _MEASURES:
-        raise FedawsError(f"--measure {wanted}; wanted one of {', '.join(_MEASURES)}")
+    names = parse_methods(methods)
+    varied = _varied(vary or [])
+    measure = measure or ("precision@5" if cfg.data.name in SPARSE else "precision@1")
+    if measure not in _MEASURES:
+        raise FedawsError(f"--measure {measure}; wanted one of {', '.join(_MEASURES)}")
     summary = out / "tuning.json"
-    found: dict[str, Any] = read_json(summary) if summary.exists() else {}
-    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+    results: dict[str, Any] = read_json(summary) if summary.exists() else {}
+    if not isinstance(results, dict) or not all(isinstance(each, dict) for each in results.values()):
         raise FedawsError(f"{summary} has no results of a tuning; move it away, the tries themselves are kept")
     stop = console.Stop()
     with console.progress(stop) as progress:
 
         def reporter(label: str) -> "Reporter":
-            told = progress(label)
-            told.on_warning = lambda message: None  # of a hundred tries some are odd
-            return told
+            quiet = progress(label)
+            quiet.on_warning = lambda message: None  # of a hundred tries some are odd
+            return quiet
 
         for name in names:
             one = cfg.with_(method=name)
             try:
-                result = tune(one, tries, out / cfg.name / f"{name}.jsonl", wanted, varied, reporter=reporter)
+                result = tune(one, tries, out / cfg.name / f"{name}.jsonl", measure, varied, reporter=reporter)
             except Interrupted:
                 print("stopped; go on with the same command", file=sys.stderr)
                 raise typer.Exit(130) from None
-            found.setdefault(cfg.name, {})[name] = result
-            write_text(summary, json_module.dumps(found, indent=1) + "\n")
-            write_text(out / "tuning.md", tuning_page(found))
+            results.setdefault(cfg.name, {})[name] = result
+            write_text(summary, json_module.dumps(results, indent=1) + "\n")
+            write_text(out / "tuning.md", tuning_page(results))
     if json:
-        print_json(found[cfg.name])
+        print_json(results[cfg.name])
         return
-    rows = [(name, _percents(r["values"]), " ".join(r["settings"])) for name, r in found[cfg.name].items()]
-    console.out.print(text_table(["method", f"{wanted}, held out", "best found"], rows))
+    rows = [(name, _percents(r["values"]), " ".join(r["settings"])) for name, r in results[cfg.name].items()]
+    console.out.print(text_table(["method", f"{measure}, held out", "best found"], rows))
     console.say(f"page: {out / 'tuning.md'}    tries: {out / cfg.name}")
 
 

@@ -18,7 +18,9 @@ from fedaws.data import FederatedData, from_arrays, from_sparse
 from fedaws.training.session import Reporter
 from fedaws.training.train import train
 
-CLASSES, OF_A_CLASS, ROUNDS = 24, 8, 6
+CLASSES = 24
+OF_A_CLASS = 8
+ROUNDS = 6
 _MOST = {
     "train.warmup": 2,
     "model.embedding_dim": 32,
@@ -68,8 +70,8 @@ def _of(settings: str) -> tuple[float, ...]:
     cfg = Config.model_validate_json(settings)
     quiet = Reporter(on_warning=lambda message: None)
     run = train(_data(cfg), config=cfg, reporter=quiet)
-    found = [*(row["loss"] for row in run.metrics), run.metrics[-1]["max_cosine"], _projected(run.W)]
-    return tuple(round(float(value), 5) for value in found)
+    numbers = [*(row["loss"] for row in run.metrics), run.metrics[-1]["max_cosine"], _projected(run.W)]
+    return tuple(round(float(value), 5) for value in numbers)
 
 
 def _projected(W: Tensor) -> float:
@@ -85,13 +87,11 @@ def _data(cfg: Config) -> FederatedData:
     if cfg.model.name == "bag":
         words = torch.stack([y % 10, 10 + y % 7, 17 + torch.randint(23, y.shape, generator=rng)], 1)
         labels = torch.stack([y, torch.where(y % 3 > 0, (y + 5) % CLASSES, y)], 1)
-        x, sets = (_rows(ids, width) for ids, width in ((words, 40), (labels, CLASSES)))
-        return from_sparse(x, sets, validation=0.25)
+        return from_sparse(_rows(words, 40), _rows(labels, CLASSES), validation=0.25)
     shape = (3, 8, 8) if cfg.model.name.startswith("resnet") else (6, 8) if cfg.model.name == "conv1d" else (12,)
     centres = torch.rand(CLASSES, *shape, generator=rng)
     return from_arrays(centres[y] + 0.3 * torch.rand(len(y), *shape, generator=rng), y, validation=0.25)
 
 
 def _rows(ids: Tensor, width: int) -> csr_matrix:
-    found = torch.zeros(len(ids), width).scatter_(1, ids, 1.0)
-    return csr_matrix(found.numpy())
+    return csr_matrix(torch.zeros(len(ids), width).scatter_(1, ids, 1.0).numpy())

@@ -56,46 +56,40 @@ def plot_name(results: Results, row: str) -> str:
 def result_lines(results: Results, row: dict[str, Any], methods: Collection[str]) -> Iterator[list[str]]:
     """For these methods of a row, and each measure: the cells of `COLUMNS`."""
     for method in (m for m in row["methods"] if m in methods):
-        paper = row["methods"][method]["paper"]
-        ours = row["methods"][method]["ours"]
-        as_paper = row["methods"][method].get("as_paper")
+        cell = row["methods"][method]
+        ours = cell["ours"]
         ends = [NOTHING] * 3
         if ours:
             ends = [ours.get("configuration", NOTHING), _rounds(ours), duration(round(ours["seconds"]))]
-        for number, measure in enumerate(results["measures"]):
-            figures = [
-                _percent(paper[measure]) if paper else NOTHING,
-                *(_figure(run, measure) if run else NOTHING for run in (as_paper, ours)),
-            ]
-            first = number == 0
-            short = measure.replace("precision", "P")
-            yield [method if first else "", short, *figures, *(ends if first else [""] * 3)]
+        name = method
+        for measure in results["measures"]:
+            paper = _percent(cell["paper"][measure]) if cell["paper"] else NOTHING
+            figures = [_figure(run, measure) if run else NOTHING for run in (cell.get("as_paper"), ours)]
+            yield [name, measure.replace("precision", "P"), paper, *figures, *ends]
+            name = ""  # said once, and so are the ends
+            ends = [""] * 3
 
 
 def _figure(run: dict[str, Any], measure: str) -> str:
     """Mean ± standard deviation of three runs or more, else the runs themselves; all figures are percentages."""
-    found = run[measure]
-    several = len(found["runs"]) >= FEWEST
-    text = (
-        format_mean(found["mean"] / 100, found["sd"] / 100, "percent").removesuffix(" %")
-        if several
-        else ", ".join(_percent(value) for value in found["runs"])
-    )
+    figures = run[measure]
+    text = ", ".join(_percent(value) for value in figures["runs"])
+    if len(figures["runs"]) >= FEWEST:
+        text = _percent(figures["mean"], figures["sd"] / 100)
     return f"{text} (stale)" if run.get("stale") else text
 
 
-def _percent(value: float) -> str:
-    return format_mean(value / 100, None, "percent").removesuffix(" %")
+def _percent(value: float, spread: float | None = None) -> str:
+    return format_mean(value / 100, spread, "percent").removesuffix(" %")
 
 
 def _rounds(ours: dict[str, Any]) -> str:
     """How long the run was, and all in which it is not the run of the preset."""
+    notes = ["not federated: all examples with all their labels"]
+    settings = []
     if "rounds" in ours:
         notes = _length(ours)
         settings = [setting for setting in ours["settings"] if not setting.startswith("data.validation=")]
-    else:
-        notes = ["not federated: all examples with all their labels"]
-        settings = []
     if ours["validation"]:
         notes.append("on validation examples, not the test set")
     if settings:
@@ -113,11 +107,7 @@ def _length(ours: dict[str, Any]) -> list[str]:
         other_length = [] if ours["stopped_early"] else other_length
         return [f"{done:,} of {planned:,} rounds", "unfinished", *other_length]
     if ours["stopped_early"]:
-        return [
-            f"stopped after {done:,} rounds: it has collapsed"
-            if ours["collapsed"]
-            else f"stopped after {done:,} rounds"
-        ]
+        return [f"stopped after {done:,} rounds" + (": it has collapsed" if ours["collapsed"] else "")]
     if planned < ours["preset_rounds"]:
         return [f"{done:,} of {preset} rounds"]
     return [f"{done:,}", *other_length]
@@ -126,9 +116,9 @@ def _length(ours: dict[str, Any]) -> list[str]:
 def _origin(method: str, ours: dict[str, Any], as_paper: bool = False) -> str:
     seeds = f"{'seeds' if len(ours['seeds']) > 1 else 'seed'} {', '.join(map(str, ours['seeds']))}"
     made_with = ", ".join([*(f"{name} {number}" for name, number in ours["versions"].items()), ours["machine"]])
-    about = (
-        f"largest class cosine {ours['max_cosine']:.2f}" if "max_cosine" in ours else f"`{' '.join(ours['settings'])}`"
-    )
+    about = f"`{' '.join(ours['settings'])}`"
+    if "max_cosine" in ours:
+        about = f"largest class cosine {ours['max_cosine']:.2f}"
     kind = f" in the paper's configuration ({ours.get('configuration', NOTHING)})" if as_paper else ""
     stale = "**stale**; " if ours.get("stale") else ""
     return f"- `{method}`{kind}, {seeds}: {stale}{about}; `{ours['command']}` ({made_with})"

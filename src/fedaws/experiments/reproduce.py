@@ -60,13 +60,14 @@ def read_record(place: Path) -> Record | None:
     cfg = folder.config()
     metrics = folder.metrics()
     finished = folder.finished and any(row["round"] >= cfg.train.rounds for row in metrics)
-    note, stamp = place / MADE_WITH, place / FINGERPRINT
-    stamped = _read_object(stamp).get("fingerprint") if stamp.exists() else None
-    return Record(place, cfg, metrics, finished, _read_object(note) if note.exists() else {}, stamped)
+    stamp = _read_object(place / FINGERPRINT).get("fingerprint")
+    return Record(place, cfg, metrics, finished, _read_object(place / MADE_WITH), stamp)
 
 
 def _read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON file of ours that has these keys."""
+    """A JSON file of ours that has these keys; nothing if there is none."""
+    if not path.exists():
+        return {}
     try:
         saved = read_json(path)
     except FedawsError:

@@ -170,9 +170,8 @@ def _check(records: list[Record], table: Table) -> None:
     for record in records:
         for name in table.measures:
             if name not in record.last:
-                raise FedawsError(
-                    f"{record.place} has no {name}, which {table.name} wants; there are {list(record.last)}"
-                )
+                there = list(record.last)
+                raise FedawsError(f"{record.place} has no {name}, which {table.name} wants; there are {there}")
         for key, _, _ in differences(first.config.with_(seed=record.config.seed), record.config):
             raise FedawsError(f"{first.place} and {record.place} differ in {key}; move one of them away")
 
@@ -192,12 +191,12 @@ def _settings(usual: Config, cfg: Config) -> list[str]:
 def _command(table: Table, row: str, method: str, records: list[Record], usual: Config, as_paper: bool) -> str:
     """What is typed to have these runs again."""
     words = ["fedaws", "reproduce", table.source, "--rows", row, "--methods", method, *["--as-paper"] * as_paper]
-    first, last = records[0].config, records[-1].config
+    first = records[0].config
+    last = records[-1].config
     if last.seed > first.seed:
         words += ["--seeds", str(last.seed - first.seed + 1)]
     if first.train.rounds != usual.train.rounds:
         words += ["--rounds", str(first.train.rounds)]
     seed = [f"seed={first.seed}"] if first.seed != usual.seed else []
-    for setting in [*seed, *_settings(usual, first)]:
-        words += ["-s", setting]
+    words += [word for setting in [*seed, *_settings(usual, first)] for word in ("-s", setting)]
     return shlex.join(words)

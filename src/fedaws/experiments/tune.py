@@ -22,7 +22,9 @@ from fedaws.record.made_with import made_with
 from fedaws.training.session import Reporter
 from fedaws.training.train import train
 
-FINALISTS, SEEDS, DOUBLINGS = 4, 3, 4
+FINALISTS = 4
+SEEDS = 3
+DOUBLINGS = 4
 KEPT = ("precision@1", "precision@3", "precision@5", "max_cosine", "seconds")
 MOST_BYTES = 100_000_000
 
@@ -77,53 +79,48 @@ def space_of(cfg: Config, vary: Mapping[str, Sequence[str]] | None = None) -> Sp
     >>> space_of(Config(method="fixed"))["clients.margin"]
     ['', 'clients.margin=0.7', 'clients.margin=1.0']
     """
-    method, sparse = method_of(cfg), cfg.model.name == "bag"
-    found: dict[str, list[str]] = {}
-    found["model.embedding_dim"] = [_set("model.embedding_dim", 2**n) for n in range(4, 11)]
+    method = method_of(cfg)
+    sparse = cfg.model.name == "bag"
+    space: Space = {"model.embedding_dim": _each("model.embedding_dim", [2**n for n in range(4, 11)])}
     if sparse:
-        found["server.table_lr"] = _around("server.table_lr", cfg.server.table_lr or cfg.server.lr)
+        space["server.table_lr"] = _around("server.table_lr", cfg.server.table_lr or cfg.server.lr)
     if cfg.model.hidden or not sparse:
-        found["server.lr"] = _around("server.lr", cfg.server.lr)
+        space["server.lr"] = _around("server.lr", cfg.server.lr)
     if method.trains_own_row:
-        found["clients.class_lr"] = _around("clients.class_lr", cfg.class_lr)
+        space["clients.class_lr"] = _around("clients.class_lr", cfg.class_lr)
     if method.rows == "all":
-        found["clients.scale"] = [_set("clients.scale", scale) for scale in (2.0, 4.0, 8.0, 16.0, 32.0)]
+        space["clients.scale"] = _each("clients.scale", [2.0, 4.0, 8.0, 16.0, 32.0])
         if sparse and not cfg.model.hidden:  # the rows alone have the server's optimiser
             rates = {"sgd": (1.0, 10.0, 100.0), "adagrad": (0.03, 0.1, 0.3), "adam": (0.001, 0.01)}
-            found["server.optimizer"] = [
+            space["server.optimizer"] = [
                 f"server.optimizer={name} server.lr={lr}" for name, lrs in rates.items() for lr in lrs
             ]
     else:
-        found["clients.margin"] = [_set("clients.margin", margin) for margin in (0.7, 0.9, 1.0)]
+        space["clients.margin"] = _each("clients.margin", [0.7, 0.9, 1.0])
     if method.spread:
-        found["spread.weight"] = [_set("spread.weight", weight) for weight in (0.001, 0.01, 0.1, 1.0, 10.0)]
-        found["spread.regularizer"] = list(_regularizers(cfg))
-    found |= {key: [f"{key}={value}" for value in values] for key, values in (vary or {}).items()}
-    return {key: ["", *_others(cfg, choices)] for key, choices in found.items()}
+        space["spread.weight"] = _each("spread.weight", [0.001, 0.01, 0.1, 1.0, 10.0])
+        space["spread.regularizer"] = list(_regularizers(cfg))
+    space |= {key: [f"{key}={value}" for value in values] for key, values in (vary or {}).items()}
+    # The preset's own is the empty text, and no other.
+    return {key: ["", *(c for c in choices if cfg.override(c.split()) != cfg)] for key, choices in space.items()}
 
 
 def _regularizers(cfg: Config) -> Iterator[str]:
     for name in ("nearest", "margin") if cfg.data.name in SPARSE else ("nearest",):
         for k in (10, 100):
-            for center, whiten in (("false", "false"), ("true", "true")):
-                yield f"spread.regularizer={name} spread.neighbors={k} spread.center={center} spread.whiten={whiten}"
+            for even in ("false", "true"):
+                yield f"spread.regularizer={name} spread.neighbors={k} spread.center={even} spread.whiten={even}"
     plain = "spread.neighbors=auto spread.center=false spread.whiten=false"
-    everybody = "spread.candidates=all spread.remember=false"
-    yield f"spread.regularizer=margin {plain} {everybody}"
+    yield f"spread.regularizer=margin {plain} spread.candidates=all spread.remember=false"
     yield f"spread.regularizer=moments {plain}"
 
 
-def _set(key: str, value: Any) -> str:
-    return f"{key}={typed(value)}"
+def _each(key: str, values: Sequence[float]) -> list[str]:
+    return [f"{key}={typed(value)}" for value in values]
 
 
 def _around(key: str, value: float) -> list[str]:
-    return [_set(key, float(f"{factor * value:.2g}")) for factor in (0.1, 0.3, 3.0, 10.0)]
-
-
-def _others(cfg: Config, choices: Sequence[str]) -> list[str]:
-    """Those that are not the configuration as it is."""
-    return [choice for choice in choices if cfg.override(choice.split()) != cfg]
+    return _each(key, [float(f"{factor * value:.2g}") for factor in (0.1, 0.3, 3.0, 10.0)])
 
 
 # --- the search -----------------------------------------------------------------------------------------------------
@@ -167,7 +164,8 @@ def tune(
         lengths.append({"rounds": 2 * rounds, "values": longer})
         if not _pays(values, longer):
             break
-        rounds, values = 2 * rounds, longer
+        rounds *= 2
+        values = longer
     return {
         "method": cfg.method,
         "measure": measure,
@@ -199,20 +197,18 @@ def _ask(space: Space, scores: Sequence[tuple[Choice, float]], number: int) -> C
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds: dict[str, Any] = {key: optuna.distributions.CategoricalDistribution(c) for key, c in space.items()}
-    tried = [choice for choice, _ in scores]
+    before = [choice for choice, _ in scores]
     suggested: Choice = {}
     for attempt in range(20):
         seed = 1000 * attempt + number
-        sampler: Any = (
-            optuna.samplers.RandomSampler(seed)
-            if attempt
-            else optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
-        )
+        sampler: Any = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
+        if attempt:
+            sampler = optuna.samplers.RandomSampler(seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for choice, value in scores:
             study.add_trial(optuna.trial.create_trial(params=choice, distributions=kinds, value=value))
         suggested = dict(study.ask(kinds).params)
-        if suggested not in tried:
+        if suggested not in before:
             break
     return suggested
 
@@ -234,7 +230,7 @@ def _run(cfg: Config, settings: Sequence[str], seed: int, reporter: Callable[[st
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def tuning_page(found: Mapping[str, Mapping[str, Any]]) -> str:
+def tuning_page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Of every preset and method the best found, the number of tries, and the spread of the ten best; Markdown."""
     lines = [
         "# Equal care",
@@ -244,7 +240,7 @@ def tuning_page(found: Mapping[str, Mapping[str, Any]]) -> str:
         "rows. Every method has the same tries, of one seed; the best four have three seeds; then the winner has",
         "twice the rounds until it stops paying.",
     ]
-    for preset, methods in found.items():
+    for preset, methods in results.items():
         lines += [
             "",
             f"## {preset}",
@@ -258,7 +254,8 @@ def tuning_page(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _line(one: Mapping[str, Any]) -> str:
     ten = [100 * score for score in one["ten_best"]]
-    mean, spread = 100 * statistics.fmean(one["values"]), 100 * statistics.stdev(one["values"])
+    mean = 100 * statistics.fmean(one["values"])
+    spread = 100 * statistics.stdev(one["values"])
     lengths = ", ".join(f"{e['rounds']:,}: {100 * statistics.fmean(e['values']):.1f}" for e in one["lengths"])
     cells = [
         f"`{one['method']}`",

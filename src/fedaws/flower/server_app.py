@@ -32,7 +32,8 @@ from fedaws.flower.federation import Federation, Member, read_federation
 from fedaws.flower.settings import SERVER_LOG, Settings, load_dense, run_settings
 from fedaws.flower.strategy import FedAwS, first_rows
 from fedaws.models import batch_norms, build_encoder, evaluating, trainable
-from fedaws.record.folder import PARTICIPANTS, Facts, RunFolder
+from fedaws.record.facts import Facts
+from fedaws.record.folder import PARTICIPANTS, RunFolder
 from fedaws.record.journal import Journal
 from fedaws.report.page import try_report
 from fedaws.tensor_files import digest

@@ -28,7 +28,7 @@ from fedaws.models import set_weights
 from fedaws.models.bag import Bag
 from fedaws.people.digest import model_digest, sample_rate
 from fedaws.people.gallery import told
-from fedaws.record.folder import PrivacyFacts
+from fedaws.record.facts import PrivacyFacts
 from fedaws.training.run import Run
 
 _SMALLEST = 1024  # numbers of a weight that is worth being made small

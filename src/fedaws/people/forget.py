@@ -9,7 +9,8 @@ from fedaws.errors import FedawsError
 from fedaws.evaluate.model import REMOVED
 from fedaws.files import only_writer, read_json, write_text, writing
 from fedaws.record.files import read_tensors, write_tensors
-from fedaws.record.folder import PEOPLE, RunFolder, read_state
+from fedaws.record.folder import PEOPLE, RunFolder
+from fedaws.record.state import read_state
 
 _MADE_AGAIN = ("report.html", PEOPLE)
 """What shows people and is made from the rest."""

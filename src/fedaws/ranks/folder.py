@@ -17,8 +17,10 @@ from fedaws.config import Config
 from fedaws.core.rows import here
 from fedaws.ranks.group import Ranks
 from fedaws.ranks.rows import SharedRows, row_blocks
+from fedaws.record.facts import Facts
 from fedaws.record.files import write_tensors
-from fedaws.record.folder import Facts, RunFolder, pack, read_state, rows_file, unpack
+from fedaws.record.folder import RunFolder
+from fedaws.record.state import pack, read_state, rows_file, unpack
 from fedaws.tensor_files import Pieces, write_safetensors
 from fedaws.types import Params, ServerState
 

@@ -1,25 +1,24 @@
 """The run folder: config.toml, metrics.jsonl, checkpoints/, model/; all of it in docs/run-folder.md."""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 from torch import Tensor
 
 from fedaws import config as configuration
 from fedaws.config import Config
-from fedaws.core.spreadout import NEIGHBORS
 from fedaws.errors import FedawsError
-from fedaws.files import LARGE, append_line, only_writer, read_text, write_text
-from fedaws.record.files import read_tensors, write_tensors
+from fedaws.files import append_line, only_writer, read_text, write_text
+from fedaws.record.facts import Facts
+from fedaws.record.files import write_tensors
 from fedaws.record.made_with import note_versions
 from fedaws.record.png import png_base64
-from fedaws.tensor_files import damaged, tensor_sizes
+from fedaws.record.state import RANKS, below, pack, read_state, unpack
+from fedaws.tensor_files import damaged
 from fedaws.types import Params, ServerState
 
 PARTICIPANTS = "participants.jsonl"
@@ -29,65 +28,7 @@ AUDIT = "audit.json"
 PEOPLE = "people.json"
 """Error rates of verification and the people behind them, by `fedaws trials`."""
 _KEPT = 2  # checkpoints
-_RANKS = "ranks"  # the folder of what the ranks but the first have written
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
-_NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
-_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average", "best")
-"""The mappings of a state that are saved, each under its name."""
-
-
-class PrivacyFacts(BaseModel):
-    """What a private run promises: (ε, δ) for each person, of all θ that it has released so far, and no more."""
-
-    model_config = ConfigDict(frozen=True)
-
-    epsilon: float
-    epsilon_if_known: float | None = None  # against whoever knows who took part in which round
-    delta: float
-    clip: float
-    noise: float  # multiplier of the clip
-    releases: NonNegativeInt  # rounds, with those that a crash lost
-    people: NonNegativeInt
-    per_round: NonNegativeInt
-    cohorts: str  # how they are made
-    neighbours: str  # between what ε is
-    covers: Literal["theta"] = "theta"
-    rows: Literal["none", "nothing released"]  # "none": no ε holds for class embeddings, which the server sees
-
-
-class Facts(BaseModel):
-    """What a checkpoint or model says about itself beside its tensors."""
-
-    model_config = ConfigDict(frozen=True)
-
-    example_shape: tuple[int, ...]
-    example_dtype: str
-    class_names: tuple[str, ...] | None = None
-    own_encoder: bool = False  # given by the user: no configuration can build it again
-    own_data: bool = False  # likewise
-    own_method: bool = False  # likewise
-    data: str | None = None  # a digest of data of one's own
-    encoder_name: str | None = None  # the class of an own encoder
-    role: str = ""  # what the method is, in a few words
-    rows: str | None = None  # what of W its clients are sent
-    start: str | None = None  # a digest of the weights that training began with, if it did not begin at random
-    tested_on: Literal["test", "held-out", "training"] = "test"
-    own_measures: tuple[str, ...] = ()  # beside the package's
-    classes: NonNegativeInt = 0
-    forgotten: tuple[NonNegativeInt, ...] = ()  # classes whose rows were removed on demand, for good
-    round: NonNegativeInt = 0
-    loss: float = 0.0  # of that round
-    loss_sum: float = 0.0  # since the last row of metrics, over
-    loss_rounds: NonNegativeInt = 0  # so many rounds
-    seconds: float = (
-        0.0  # of training so far: rounds, with what is asked before and after them; no measuring or recording
-    )
-    parts: dict[str, float] = {}  # seconds so far by what they went to: clients, server, evaluation, records
-    privacy: PrivacyFacts | None = None  # of a private run
-    ranks: Annotated[int, Field(ge=1, le=65_536)] = 1  # processes that wrote this checkpoint, each a file with its rows
-    shared: dict[
-        str, Annotated[int, Field(ge=0, le=LARGE)]
-    ] = {}  # tensors whose row i is in the file of rank i mod ranks, with their rows
 
 
 class SavedModel(NamedTuple):
@@ -210,15 +151,13 @@ class RunFolder:
 
     def drop_old_checkpoints(self) -> None:
         """Leave the two newest, and no rows of others."""
-        kept = self.checkpoints()[-_KEPT:]
         for old in self.checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
-        rounds = {path.stem for path in kept}
-        self.drop_rank_files(rounds)
+        self.drop_rank_files({path.stem for path in self.checkpoints()})
 
     def drop_rank_files(self, but: Collection[str] = ()) -> None:
         """Remove the rows that ranks have written, but those of some checkpoints, by the stems of their names."""
-        for rows in (self.path / "checkpoints" / _RANKS).glob("round-*.safetensors"):
+        for rows in (self.path / "checkpoints" / RANKS).glob("round-*.safetensors"):
             if rows.stem.partition("-of-")[0].rpartition("-")[0] not in but:
                 rows.unlink(missing_ok=True)
 
@@ -262,61 +201,8 @@ class RunFolder:
             raise damaged(source, "no matrix W of class embeddings in it")
         if bias is not None and bias.shape != W.shape[:1]:
             raise damaged(source, f"a bias of shape {tuple(bias.shape)} for {len(W)} classes")
-        theta = {k: t for part in ("theta", "average") for k, t in _below(part, tensors).items()}
+        theta = {k: t for part in ("theta", "average") for k, t in below(part, tensors).items()}
         return SavedModel(theta, W, facts, bias)
-
-
-def _below(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    prefix = f"{part}/"
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-def read_state(
-    path: Path, rank: int = 0, world: int = 1, without: Collection[str] = ()
-) -> tuple[dict[str, Tensor], Facts]:
-    """The tensors of a checkpoint or model and what it says of them; of tensors whose rows are shared out among `world`
-    processes those of `rank`, however many processes have written them.
-    """
-    tensors, text = read_tensors(path, tensor_sizes(path).keys() - without if without else None)
-    try:
-        facts = Facts.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise damaged(path, f"its facts are wrong ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
-    for name, count in facts.shared.items():
-        if name in without:
-            continue
-        if name not in tensors or not tensors[name].ndim:
-            raise damaged(path, f"it has no rows of {name!r}")
-        files = [path, *(rows_file(path, writer, facts.ranks) for writer in range(1, facts.ranks))]
-        there = sum(tensor_sizes(file).get(name, 0) for file in files)  # looked at before memory is taken for all
-        own = None
-        if tensors[name].numel() * count == there * len(tensors[name]):
-            own = _pick((read_tensors(file, [name])[0].get(name) for file in files), count, facts.ranks, rank, world)
-        if own is None:
-            raise damaged(path, f"the rows of {name!r} that {facts.ranks} ranks have written do not fit together")
-        tensors[name] = own
-    return tensors, facts
-
-
-def rows_file(path: Path, rank: int, world: int) -> Path:
-    """Where a rank other than the first keeps its rows of a checkpoint."""
-    return path.parent / _RANKS / f"{path.stem}-{rank}-of-{world}.safetensors"
-
-
-def _pick(parts: Iterable[Tensor | None], count: int, writers: int, rank: int, world: int) -> Tensor | None:
-    """Of `count` rows that so many processes have written those of one rank; None where they do not fit together."""
-    own: Tensor | None = None
-    for writer, part in enumerate(parts):
-        if part is None or part.ndim < 1 or len(part) != len(range(writer, count, writers)):
-            return None
-        own = part.new_empty(len(range(rank, count, world)), *part.shape[1:]) if own is None else own
-        if part.shape[1:] != own.shape[1:] or part.dtype != own.dtype:
-            return None
-        ids = torch.arange(writer, count, writers)
-        mine = ids % world == rank
-        own[ids[mine] // world] = part[mine]
-    return own
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
@@ -326,40 +212,3 @@ def _parse_row(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
-
-
-def pack(state: ServerState) -> dict[str, Tensor]:
-    """The tensors of a state, each under its owner's name."""
-    packed = {"W": state.W} | ({} if state.bias is None else {"bias": state.bias})
-    parts = {part: getattr(state, part) for part in ("theta", *_MEMORIES)}
-    return packed | {f"{part}/{k}": v for part, mapping in parts.items() for k, v in mapping.items()}
-
-
-def unpack(tensors: dict[str, Tensor], facts: Facts, start: ServerState, path: Path, classes: int) -> ServerState:
-    """The state in a checkpoint, refused unless it has the run's own names, shapes and types."""
-    own = pack(start)
-    if any(number >= classes for number in facts.forgotten):
-        raise damaged(path, f"it has forgotten class {max(facts.forgotten)} of {classes}")
-    if "bias" in tensors:  # of the last step, which no start has
-        own["bias"] = start.W.new_empty(len(start.W))
-    for name in sorted(own.keys() | tensors.keys()):
-        got = _kind(tensors.get(name))
-        want = _kind(own.get(name))
-        if got != want:
-            raise FedawsError(
-                f"{path} is of another run: {name!r} is {got}, wanted {want}; resume the run it belongs to"
-            )
-        if name == _NEIGHBORS and not _are_classes(tensors[name], classes):
-            raise damaged(path, f"{name!r} has ids beyond {classes} classes")
-    tensors = {name: tensor.to(start.W.device) for name, tensor in tensors.items()}
-    parts: dict[str, Any] = {part: _below(part, tensors) for part in ("theta", *_MEMORIES)}
-    bias = tensors.get("bias")
-    return replace(start, round_num=facts.round, W=tensors["W"], bias=bias, loss=facts.loss, **parts)
-
-
-def _are_classes(ids: Tensor, count: int) -> bool:
-    return not ids.numel() or (int(ids.min()) >= -1 and int(ids.max()) < count)
-
-
-def _kind(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"

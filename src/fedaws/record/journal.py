@@ -11,13 +11,14 @@ import torch
 
 from fedaws.config import Config
 from fedaws.errors import FedawsError
-from fedaws.record.folder import Facts, PrivacyFacts, RunFolder
+from fedaws.record.facts import Facts, PrivacyFacts
+from fedaws.record.folder import RunFolder
 from fedaws.record.trace import trace_rounds, traced_classes
 from fedaws.types import Params, ServerState
 
 Metrics = dict[str, Any]
 
-_ASKED_AGAIN = ("example_shape", "example_dtype", "class_names", "own_encoder", "own_data", "data", "own_method",
+_THE_SAME = ("example_shape", "example_dtype", "class_names", "own_encoder", "own_data", "data", "own_method",
                 "role", "start", "own_measures")  # fmt: skip
 """What must be the same when a run goes on; the weights themselves are in its checkpoint."""
 
@@ -156,8 +157,9 @@ def _without(names: tuple[str, ...], forgotten: tuple[int, ...]) -> tuple[str, .
 
 
 def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
-    for key in _ASKED_AGAIN:
-        ours, theirs = getattr(given, key), getattr(saved, key)
+    for key in _THE_SAME:
+        ours = getattr(given, key)
+        theirs = getattr(saved, key)
         if key == "class_names" and ours and theirs:
             ours = _without(ours[: len(theirs)], saved.forgotten)  # others may join
         if key == "data" and saved.forgotten:
@@ -183,7 +185,8 @@ def differences(given: Config, saved: Config) -> Iterator[tuple[str, Any, Any]]:
     >>> list(differences(Config().override(["options.a=1"]), Config().override(["options.b=2"])))
     [('options.a', 1, None), ('options.b', None, 2)]
     """
-    ours, theirs = given.model_dump(), saved.model_dump()
+    ours = given.model_dump()
+    theirs = saved.model_dump()
     for section in ours:
         pairs = [(section, ours[section], theirs[section])]
         if isinstance(ours[section], dict):

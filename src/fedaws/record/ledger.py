@@ -99,14 +99,16 @@ class Ledger:
                     f"{path} is of releases with {key}={theirs}, now it is {ours}: they cannot be priced together; "
                     "resume with the settings, data and packages that it was begun with"
                 )
-        self.releases, self.left_out = spent.releases, spent.left_out
+        self.releases = spent.releases
+        self.left_out = spent.left_out
         if self.participations is not None:
             self._read_counts(path.with_name(PARTICIPATIONS))
 
     def _read_counts(self, path: Path) -> None:
         assert self.participations is not None
         tensors, text = read_tensors(path)
-        counts, clients = tensors.get("participations"), len(self.participations)
+        counts = tensors.get("participations")
+        clients = len(self.participations)
         if counts is None or counts.shape != (clients,) or counts.dtype != torch.int32 or bool((counts < 0).any()):
             raise FedawsError(f"{path} has no counts of {clients} clients; bring it back or start anew elsewhere")
         try:
@@ -119,7 +121,8 @@ class Ledger:
                 f"{path} is not of the {self.releases} releases that {LEDGER} tells of; bring back the newest of both "
                 "or start anew elsewhere"
             )
-        self.releases, self.participations = releases, counts
+        self.releases = releases
+        self.participations = counts
 
 
 def _read(path: Path) -> _Spent:

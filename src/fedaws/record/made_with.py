@@ -27,8 +27,8 @@ def made_with() -> dict[str, str]:
     """Versions of what decides the numbers, and the machine, which decides the time."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists() and (found := re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))):
-        cpu = found[1].strip()
+    if info.exists() and (name := re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))):
+        cpu = name[1].strip()
     return {
         "fedaws": version("fedaws"),
         **_commit(),

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from fedaws.record.folder import AUDIT
-from fedaws.report.collect import RunData
 from fedaws.report.figures import Table
-from fedaws.report.reader import attempt, check, read_object
+from fedaws.report.reader import attempt, read_model
+from fedaws.report.run_data import RunData
 
 MOST_AUDITS = 4
 """Runs whose audits are shown."""
@@ -42,22 +42,14 @@ def audits(runs: list[RunData], notices: list[str]) -> list[dict[str, Any]]:
 
 
 def _panel(run: RunData, notices: list[str]) -> dict[str, Any] | None:
-    path = run.folder.path / AUDIT
-    stored = attempt(lambda: read_object(path), notices)
-    found = attempt(lambda: check(lambda: _Audit.model_validate(stored), path), notices) if stored else None
-    if found is None or not found.findings:
+    audit = attempt(notices, read_model, _Audit, run.folder.path / AUDIT)
+    if audit is None or not audit.findings:
         return None
-    rows = [
-        [
-            line.who,
-            line.does,
-            line.learns,
-            f"{line.figure.value:.2f}",
-            f"{line.figure.low:.2f} … {line.figure.high:.2f}",
-            f"{line.figure.chance:.2f}",
-        ]
-        for line in found.findings
-    ]
+    rows = []
+    for finding in audit.findings:
+        figure = finding.figure
+        numbers = (f"{figure.value:.2f}", f"{figure.low:.2f} … {figure.high:.2f}", f"{figure.chance:.2f}")
+        rows.append([finding.who, finding.does, finding.learns, *numbers])
     head = ["who", "does", "learns or spoils", "figure", "95 % interval", "chance"]
     return {"label": run.name, "promise": _promise(run), "table": Table("What each side learns or spoils", head, rows)}
 

@@ -240,17 +240,19 @@ def det_chart(curves: Sequence[tuple[str, int, list[float], list[float], float]]
     of equal spread give straight lines.
     """
     deviate = NormalDist().inv_cdf
-    lines, told = [], []
+    lines = []
+    words = []
     for label, colour, far, frr, least in curves:
-        kept = [(a, r) for a, r in zip(far, frr, strict=True) if a <= RATES[-1] and r <= RATES[-1]]
-        kept = kept or [min(zip(far, frr, strict=True), key=sum)]
-        across, up = ([deviate(min(max(rate, least), 0.6)) for rate in part] for part in zip(*kept, strict=True))
+        corners = list(zip(far, frr, strict=True))
+        corners = [(a, r) for a, r in corners if a <= RATES[-1] and r <= RATES[-1]] or [min(corners, key=sum)]
+        across, up = ([deviate(min(max(rate, least), 0.6)) for rate in part] for part in zip(*corners, strict=True))
         lines.append(Line(label, colour, across, up))
-        told.append([f"FAR {100 * a:.2f} %, FRR {100 * r:.2f} %" for a, r in kept])
+        words.append([f"FAR {100 * a:.2f} %, FRR {100 * r:.2f} %" for a, r in corners])
     chart = line_chart(lines, axes, key, ends=False)
-    for line, words in zip(chart.data["lines"], told, strict=True):
-        line |= {"x": _short(line["x"]), "told": words}
-    x, y = Scale(*chart.data["x"]), Scale(*chart.data["y"])
+    for line, texts in zip(chart.data["lines"], words, strict=True):
+        line |= {"x": _short(line["x"]), "told": texts}
+    x = Scale(*chart.data["x"])
+    y = Scale(*chart.data["y"])
     marks = [(deviate(rate), f"{100 * rate:g} %") for rate in RATES]
     return replace(
         chart,
@@ -288,16 +290,18 @@ def matrix(
 
 def _image(shades: Tensor) -> str:
     """A PNG, transparent at 0: it lies on any background."""
-    red, blue = torch.tensor([214, 69, 61]), torch.tensor([44, 127, 196])
+    blue = torch.tensor([44, 127, 196])
+    red = torch.tensor([214, 69, 61])
     colour = torch.where((shades < 0)[..., None], blue, red)
     strength = (shades.abs().clamp(0, 1) * 255).round()
     return png_base64(torch.cat([colour, strength[..., None]], 2).to(torch.uint8))
 
 
 def dot_plot(
-    names: Sequence[str], series: Sequence[tuple[str, int, Sequence[float | None]]], low: float, about: str
+    names: Sequence[str], series: Sequence[tuple[str, int, Sequence[float | None]]], about: str
 ) -> dict[str, Any]:
-    """A line for each name, and on it a dot for each series, from `low` to 1."""
+    """A line for each name, and on it a dot for each series, from 0 to 1, or from a half where none is below."""
+    low = 0.5 if min((v for _, _, values in series for v in values if v is not None), default=0.0) >= 0.5 else 0.0
     scale = Scale(low, 1.0, 24 + 7 * min(16, max(map(len, names), default=1)), BOX.width - 16)
     marks = [(scale(value), f"{100 * value:g} %") for value in ticks(low, 1.0)]
     return {"names": names, "series": series, "scale": scale, "ticks": marks, "about": about}

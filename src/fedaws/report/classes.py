@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaws.evaluate.catalogue import format_value
 from fedaws.report import charts
 from fedaws.report.charts import MOST_WRITTEN, Axes
-from fedaws.report.collect import Details, Group, Pair, RunData, Trace, class_matrix, traces
+from fedaws.report.collect import Group
 from fedaws.report.draft import PANELS, Draft
-from fedaws.report.figures import Figure, Table, class_names, num_classes, spaced, three, two
+from fedaws.report.figures import Figure, Table, class_names, num_classes, percent, spaced, three, two
 from fedaws.report.geometry import BINS, Cosines, Motion, cosines, motions
+from fedaws.report.run_data import RunData, Trace, class_matrix, traces
+from fedaws.report.stored import Details, Pair
 from fedaws.report.words import EXAMPLES
 
 _IN_A_TABLE = 8  # rounds
@@ -89,18 +90,18 @@ def _plane(draft: Draft, group: Group, run: RunData, motion: Motion, zoom: float
 def _plane_note(panels: list[tuple[Group, RunData, Motion]]) -> str:
     """Which classes are drawn, and how much of them a plane can show."""
     seeds = dict.fromkeys(run.config.seed for _, run, _ in panels)
-    drawn = dict.fromkeys(
-        f"{len(motion.classes)} of {total:,} classes" if (total := num_classes(run) or 0) > len(motion.classes)
-        else f"all {len(motion.classes)} classes"
-        for _, run, motion in panels
-    )  # fmt: skip
-    shares = ", ".join(f"{format_value(motion.share, 'percent')} ({group.label})" for group, _, motion in panels)
+    classes = dict.fromkeys(_part_of(len(motion.classes), num_classes(run) or 0) for _, run, motion in panels)
+    shares = ", ".join(f"{percent(motion.share)} ({group.label})" for group, _, motion in panels)
     if len(panels) > 4:  # too many to be read one by one
         parts = [motion.share for _, _, motion in panels]
-        shares = f"{format_value(min(parts), 'percent')} to {format_value(max(parts), 'percent')}"
+        shares = f"{percent(min(parts))} to {percent(max(parts))}"
     seed = f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}"
     part = "A plane shows only a part of so many dimensions, of the rows' squared length"
-    return f"{seed}; {', '.join(drawn)}. {part} {shares}."
+    return f"{seed}; {', '.join(classes)}. {part} {shares}."
+
+
+def _part_of(drawn: int, total: int) -> str:
+    return f"{drawn} of {total:,} classes" if total > drawn else f"all {drawn} classes"
 
 
 def cosine_section(draft: Draft) -> dict[str, Any] | None:
@@ -195,16 +196,11 @@ def _dots(examined: Examined, tested: list[int]) -> dict[str, Any]:
     for group, d in examined:
         share = {c: right / n for c, right, n in zip(d.classes, d.right, d.count, strict=True) if n}
         series.append((group.label, group.colour, [share.get(c) for c in tested]))
-    worst = min((v for _, _, values in series for v in values if v is not None), default=0.0)
     about = f"Share of each class's examples that are right: {len(tested)} classes, {len(examined)} methods."
-    dots = charts.dot_plot([name(c) for c in tested], series, 0.5 if worst >= 0.5 else 0.0, about)
-    rows = [[name(c), *(_percent(values[i]) for _, _, values in series)] for i, c in enumerate(tested)]
+    dots = charts.dot_plot([name(c) for c in tested], series, about)
+    rows = [[name(c), *(percent(values[i]) for _, _, values in series)] for i, c in enumerate(tested)]
     table = Table("Per class", ["class", *(label for label, _, _ in series)], rows)
     return {"title": "Share of each class that is right", "dots": dots, "table": table}
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else format_value(value, "percent")
 
 
 def _class_histogram(draft: Draft, examined: Examined) -> dict[str, Any]:
@@ -264,7 +260,7 @@ def _confusion_panel(
 
 
 def _with_sound_images(pair: Pair) -> Pair:
-    """At most four of its images, each of an example that is told."""
+    """At most four of its images, and none beyond its examples."""
     images = [image for image in pair.images if _is_base64(image)]
     return pair.model_copy(update={"images": images[: min(4, len(pair.examples))]})
 
@@ -272,7 +268,7 @@ def _with_sound_images(pair: Pair) -> Pair:
 def _share_above(cosine: Cosines, limit: float) -> str:
     """Of the histogram's pairs."""
     first = round((limit + 1) * BINS / 2)
-    return format_value(sum(cosine.histogram[first:]) / max(1, sum(cosine.histogram)), "percent")
+    return percent(sum(cosine.histogram[first:]) / max(1, sum(cosine.histogram)))
 
 
 def _at(motion: Motion, round_num: int) -> str:

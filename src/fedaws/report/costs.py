@@ -4,8 +4,9 @@ from collections import Counter
 from typing import Any
 
 from fedaws.evaluate.catalogue import format_value
-from fedaws.report.collect import Group, Row, RunData
+from fedaws.report.collect import Group
 from fedaws.report.figures import Table, in_bytes, num_classes, spaced
+from fedaws.report.run_data import Row, RunData
 
 MOST_FEDERATIONS = 4
 """Runs of real devices whose nodes are shown one by one."""

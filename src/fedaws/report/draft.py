@@ -20,7 +20,7 @@ class Draft:
     data: dict[str, Any] = field(default_factory=lambda: {"charts": {}, "planes": [], "matrices": {}})
 
     def add(self, chart: Chart) -> Chart:
-        """The chart, whose values the script is told."""
+        """The chart; the script gets its values."""
         self.data["charts"][chart.key] = chart.data
         return chart
 

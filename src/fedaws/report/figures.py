@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedaws.evaluate.catalogue import format_mean, measure_of
+from fedaws.evaluate.catalogue import format_mean, format_value, measure_of
 from fedaws.report.charts import Chart
-from fedaws.report.collect import Group, RunData
+from fedaws.report.collect import Group
+from fedaws.report.run_data import RunData
 
 
 @dataclass
@@ -83,6 +84,11 @@ def two(value: float, before: int = 0) -> str:
     text = f"{abs(value):.2f}"
     sign = "−" if value < 0 and text != "0.00" else ""
     return sign + (text if before else text.removesuffix(".00").replace("0.", "."))
+
+
+def percent(value: float | None) -> str:
+    """A share in percent, if there is one."""
+    return "–" if value is None else format_value(value, "percent")
 
 
 def three(value: float) -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fedaws.core.mining import nearest
-from fedaws.report.collect import Trace, unit
+from fedaws.report.run_data import Trace
 
 MOST_IN_A_MATRIX = 100
 NEAREST_PAIRS = 12
@@ -46,7 +47,7 @@ def cosines(W: Tensor, shares: int = 1) -> Cosines:
     >>> [(a, b, round(cosine, 3)) for a, b, cosine in nearest_pairs]
     [(1, 2, 0.8), (0, 1, 0.6), (0, 2, 0.0)]
     """
-    rows = unit(W)
+    rows = normalize(W)
     count = len(W)
     if count <= MOST_IN_A_MATRIX:
         matrix = (rows @ rows.T).clamp(-1, 1)
@@ -75,7 +76,8 @@ def _nearest_of_all(rows: Tensor) -> list[tuple[int, int, float]]:
         tile[:, : len(tile)].masked_fill_(torch.ones(len(tile), len(tile), dtype=torch.bool).tril_(), -2.0)
         best = tile.amax(1).topk(min(NEAREST_PAIRS, len(tile))).indices.sort().values
         values, places = tile[best].flatten().topk(min(NEAREST_PAIRS, best.numel() * tile.shape[1]))
-        left, right = best[places // tile.shape[1]] + start, places % tile.shape[1] + start
+        left = best[places // tile.shape[1]] + start
+        right = places % tile.shape[1] + start
         pairs += zip(left.tolist(), right.tolist(), values.clamp_max(1).tolist(), strict=True)
         pairs = sorted(pairs, key=lambda pair: -pair[2])[:NEAREST_PAIRS]
     return [pair for pair in pairs if pair[2] >= -1]
@@ -112,7 +114,7 @@ def motions(runs: Sequence[Sequence[Trace]]) -> tuple[list[Motion], int | None]:
     regular simplex does exactly), and many have their longest extent. Where the rows of some run have a mean m that
     stands out, we look at u, v and m from a slant: up is v cos τ + m sin τ. That is a plane too, and the same always.
     """
-    ends = [unit(traces[-1].rows) for traces in runs]
+    ends = [normalize(traces[-1].rows) for traces in runs]
     means = [float(rows.mean(0).norm()) for rows in ends]
     best = ends[means.index(min(means))]
     count, dim = best.shape
@@ -126,26 +128,25 @@ def motions(runs: Sequence[Sequence[Trace]]) -> tuple[list[Motion], int | None]:
     fallen = means.index(max(means)) if max(means) > _STANDS_OUT and dim > 2 else None
     if fallen is not None:
         mean = ends[fallen].mean(0)
-        mean = unit((mean - plane @ (plane.T @ mean))[None])[0]
+        mean = normalize((mean - plane @ (plane.T @ mean))[None])[0]
         plane = torch.stack([plane[:, 0], _COS * plane[:, 1] + _SIN * mean], 1)
     return [_motion(traces, plane) for traces in runs], fallen
 
 
 def _motion(traces: Sequence[Trace], plane: Tensor) -> Motion:
     classes = sorted({c for trace in traces for c in trace.classes.tolist()})
-    step = -(-len(classes) // _MOST_DRAWN)
-    drawn = classes[::step]
+    classes = classes[:: -(-len(classes) // _MOST_DRAWN)]
     places = []
     largest = []
     mean = []
     for trace in traces:
-        rows = unit(trace.rows)
+        rows = normalize(trace.rows)
         where = dict(zip(trace.classes.tolist(), (rows @ plane).tolist(), strict=True))
-        places.append([(where[c][0], where[c][1]) if c in where else None for c in drawn])
+        places.append([(where[c][0], where[c][1]) if c in where else None for c in classes])
         left, right = torch.triu_indices(len(rows), len(rows), 1)
         values = (rows @ rows.T)[left, right]
         largest.append(float(values.max()) if len(values) else 0.0)
         mean.append(float(values.mean()) if len(values) else 0.0)
-    end = unit(traces[-1].rows)
+    end = normalize(traces[-1].rows)
     share = float((end @ plane).square().sum() / end.square().sum().clamp_min(1e-12))
-    return Motion([trace.round for trace in traces], drawn, places, largest, mean, share)
+    return Motion([trace.round for trace in traces], classes, places, largest, mean, share)

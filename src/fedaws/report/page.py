@@ -106,19 +106,15 @@ def _context(draft: Draft, collected: Collected) -> dict[str, Any]:
 
 def _summary(draft: Draft, columns: list[str]) -> list[dict[str, Any]]:
     """A row for each group, with these measures at the end of its runs."""
-    rows = []
-    for group in draft.groups:
-        run = group.shown
-        seconds = statistics(group, "seconds")
-        rows.append(
-            {
-                "group": group,
-                "role": run.role,
-                "sees": _SEES.get(run.sent_rows or "", "–"),
-                "values": [plus_minus(group, key) for key in columns],
-                "rounds": f"{max(run.rounds_done for run in group.runs):,}",
-                "seeds": ", ".join(str(run.config.seed) for run in group.runs),
-                "time": duration(seconds[0]) if seconds else "–",
-            }
-        )
-    return rows
+    return [
+        {
+            "group": group,
+            "role": group.shown.role,
+            "sees": _SEES.get(group.shown.sent_rows or "", "–"),
+            "values": [plus_minus(group, key) for key in columns],
+            "rounds": f"{max(run.rounds_done for run in group.runs):,}",
+            "seeds": ", ".join(str(run.config.seed) for run in group.runs),
+            "time": duration(seconds[0]) if (seconds := statistics(group, "seconds")) else "–",
+        }
+        for group in draft.groups
+    ]

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from fedaws.evaluate.catalogue import format_value
 from fedaws.report import charts
 from fedaws.report.charts import Axes
-from fedaws.report.collect import Group, Measured, People, Person
+from fedaws.report.collect import Group
 from fedaws.report.draft import PANELS, Draft
-from fedaws.report.figures import Figure, Table, three
+from fedaws.report.figures import Figure, Table, percent, three
+from fedaws.report.stored import Measured, People, Person
 
 _DOTS = 40  # people with a line of their own
 _WORST = 10  # of each kind in a table
@@ -21,15 +21,18 @@ Examined = list[tuple[Group, People]]
 
 def people_section(draft: Draft) -> dict[str, Any] | None:
     """The section, if any run has had its trials."""
-    found = [(group, people) for group in draft.groups if (people := _people_of(group))]
-    if not found:
+    examined = [(group, people) for group in draft.groups if (people := _people_of(group))]
+    if not examined:
         return None
-    if len({people.trained for _, people in found}) > 1:
+    if len({people.trained for _, people in examined}) > 1:
         draft.notices.append("some runs were tried on people who trained, others on people who did not: not comparable")
     return {
-        "lead": _lead(found),
-        "figures": [_det(draft, found), *(_scores(draft, group, p, n) for n, (group, p) in enumerate(found[:PANELS]))],
-        "panels": [_panel(draft, group, people, number) for number, (group, people) in enumerate(found[:PANELS])],
+        "lead": _lead(examined),
+        "figures": [
+            _det(draft, examined),
+            *(_scores(draft, group, p, n) for n, (group, p) in enumerate(examined[:PANELS])),
+        ],
+        "panels": [_panel(draft, group, people, number) for number, (group, people) in enumerate(examined[:PANELS])],
     }
 
 
@@ -37,15 +40,17 @@ def _people_of(group: Group) -> People | None:
     return next((run.people for run in group.runs if run.people), None)
 
 
-def _lead(found: Examined) -> list[str]:
-    rates = [f"{_interval(people.eer)}" + (f" ({group.label})" if len(found) > 1 else "") for group, people in found]
-    first = found[0][1]
+def _lead(examined: Examined) -> list[str]:
+    rates = [
+        f"{_interval(people.eer)}" + (f" ({group.label})" if len(examined) > 1 else "") for group, people in examined
+    ]
+    first = examined[0][1]
     who = "who took part in training, by test examples" if first.trained else "who took no part in training"
     lines = [
         f"Is this who they say? Of {first.people:,} people {who}: equal error rate {'; '.join(rates)}. "
         "FAR is the share of others' examples that are accepted, FRR the share of one's own that are rejected."
     ]
-    if any(people.trained for _, people in found):
+    if any(people.trained for _, people in examined):
         lines.append(
             "People who trained are told apart far better than others: a threshold from here lets too many strangers "
             "pass. Measure on people who took no part (fedaws trials RUN STRANGERS.npz)."
@@ -53,14 +58,14 @@ def _lead(found: Examined) -> list[str]:
     return lines
 
 
-def _det(draft: Draft, found: Examined) -> Figure:
+def _det(draft: Draft, examined: Examined) -> Figure:
     title = "False rejections against false acceptances (DET)"
-    curves = [
-        (group.label, group.colour, p.det.far, p.det.frr, max(5e-4, 0.5 / min(p.same, p.other))) for group, p in found
-    ]
+    curves = [(g.label, g.colour, p.det.far, p.det.frr, max(5e-4, 0.5 / min(p.same, p.other))) for g, p in examined]
     chart = draft.add(charts.det_chart(curves, Axes(title, "FAR: others accepted"), "det"))
-    chart = _described(chart, title, [f"{group.label} has an equal error rate of {_rate(p.eer)}" for group, p in found])
-    rows = [[group.label, _interval(p.eer), f"{p.same:,}", f"{p.other:,}"] for group, p in found]
+    chart = _described(
+        chart, title, [f"{group.label} has an equal error rate of {_rate(p.eer)}" for group, p in examined]
+    )
+    rows = [[group.label, _interval(p.eer), f"{p.same:,}", f"{p.other:,}"] for group, p in examined]
     head = ["method", "equal error rate", "comparisons of one person", "of two"]
     note = "FRR upwards; both axes on normal deviates. Nearer to the lower left is better."
     return Figure(title, note, chart, Table("Equal error rates, with 95 % intervals over people", head, rows))
@@ -72,11 +77,9 @@ def _scores(draft: Draft, group: Group, people: People, number: int) -> Figure:
     counts = [("same person", 0, bins.same), ("other person", 1, bins.other)]
     axes = Axes(title, "score", "percent", 0.0)
     chart = draft.add(charts.histogram_chart(counts, bins.low, axes, f"scores-{number}", bins.high))
-    means = [_mean(counts[i][2], bins.low, bins.high) for i in (0, 1)]
-    chart = _described(
-        chart, title, [f"{label}: mean about {three(m)}" for (label, _, _), m in zip(counts, means, strict=True)]
-    )
-    rows = [[label, f"{sum(n):,}", three(m)] for (label, _, n), m in zip(counts, means, strict=True)]
+    means = [(label, sum(n), three(_mean(n, bins.low, bins.high))) for label, _, n in counts]
+    chart = _described(chart, title, [f"{label}: mean about {mean}" for label, _, mean in means])
+    rows = [[label, f"{count:,}", mean] for label, count, mean in means]
     note = "Share of the comparisons of an example with an enrolled person, by score; dashed: with another person."
     return Figure(title, note, chart, Table("Scores", ["comparisons of", "number", "mean score"], rows))
 
@@ -85,7 +88,7 @@ def _panel(draft: Draft, group: Group, people: People, number: int) -> dict[str,
     rows = [[t.wanted, three(t.threshold), _interval(t.far), _interval(t.frr)] for t in people.thresholds]
     head = ["wanted", "threshold", "FAR", "FRR"]
     thresholds = Table("Thresholds and what they cost, with 95 % intervals over people", head, rows)
-    pairs = [[pair.tested, pair.taken, f"{_percent(pair.share)} of {pair.examples:,}"] for pair in people.pairs]
+    pairs = [[pair.tested, pair.taken, f"{percent(pair.share)} of {pair.examples:,}"] for pair in people.pairs]
     few = len(people.each) <= _DOTS
     note = (
         f"At the threshold {three(people.at)}. A goat's own examples are rejected; a lamb is whom others are taken for."
@@ -107,24 +110,21 @@ def _panel(draft: Draft, group: Group, people: People, number: int) -> dict[str,
 
 def _dots(each: list[Person]) -> dict[str, Any]:
     """Own examples accepted and others' rejected, for everybody: all the way to the right is without errors."""
-    known = sorted(each, key=lambda person: person.name)
-    accepted = [None if person.frr is None else 1 - person.frr for person in known]
-    rejected = [None if person.far is None else 1 - person.far for person in known]
-    worst = min((v for v in [*accepted, *rejected] if v is not None), default=0.0)
-    series = [
-        (label, colour, shares) for colour, (label, shares) in enumerate(zip(_RIGHT, (accepted, rejected), strict=True))
-    ]
-    about = f"Of {len(known)} people the share of their own examples that is accepted, and of others' that is rejected."
-    return charts.dot_plot([person.name for person in known], series, 0.5 if worst >= 0.5 else 0.0, about)
+    people = sorted(each, key=lambda person: person.name)
+    accepted = [None if person.frr is None else 1 - person.frr for person in people]
+    rejected = [None if person.far is None else 1 - person.far for person in people]
+    series = [(_RIGHT[0], 0, accepted), (_RIGHT[1], 1, rejected)]
+    about = (
+        f"Of {len(people)} people the share of their own examples that is accepted, and of others' that is rejected."
+    )
+    return charts.dot_plot([person.name for person in people], series, about)
 
 
 def _by_share(draft: Draft, each: list[Person], number: int) -> charts.Chart:
     title = "People by their errors"
-    kinds = [(_WRONG[0], 0, "frr"), (_WRONG[1], 1, "far")]
-    counts = [
-        (label, colour, _binned([v for p in each if (v := getattr(p, key)) is not None]))
-        for label, colour, key in kinds
-    ]
+    frr = _binned([person.frr for person in each if person.frr is not None])
+    far = _binned([person.far for person in each if person.far is not None])
+    counts = [(_WRONG[0], 0, frr), (_WRONG[1], 1, far)]
     axes = Axes(title, "share of examples", "percent", 0.0)
     return draft.add(charts.histogram_chart(counts, 0.0, axes, f"people-{number}"))
 
@@ -139,7 +139,7 @@ def _animals(each: list[Person]) -> Table:
     rows = []
     for kind, key in (("goat", "frr"), ("lamb", "far")):
         worst = sorted((p for p in each if getattr(p, key)), key=lambda p: -getattr(p, key))[:_WORST]
-        rows += [[p.name, kind, _percent(p.frr), _percent(p.far), f"{p.examples:,}"] for p in worst]
+        rows += [[p.name, kind, percent(p.frr), percent(p.far), f"{p.examples:,}"] for p in worst]
     return Table(
         "Goats (hard to recognise) and lambs (easy to be taken for)",
         ["person", "", "FRR", "FAR as them", "examples"],
@@ -164,7 +164,3 @@ def _interval(figure: Measured) -> str:
 
 def _rate(figure: Measured) -> str:
     return f"{100 * figure.value:.3g} %"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else format_value(value, "percent")

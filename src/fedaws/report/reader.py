@@ -1,13 +1,12 @@
 """Files of run folders, read with suspicion: whatever is missing or damaged becomes a notice, never an exception."""
 
 import io
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedaws.errors import FedawsError
 from fedaws.files import SMALL, read_json, read_text
@@ -15,12 +14,14 @@ from fedaws.files import SMALL, read_json, read_text
 _MOST_BYTES = 1 << 26  # of a file of lines; a row of metrics has about 500
 _MOST_LINES = 200_000
 _T = TypeVar("_T")
+_Model = TypeVar("_Model", bound=BaseModel)
+_P = ParamSpec("_P")
 
 
-def attempt(read: Callable[[], _T], notices: list[str]) -> _T | None:
+def attempt(notices: list[str], read: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T | None:
     """What can be read, or a notice of why not."""
     try:
-        return read()
+        return read(*args, **options)
     except FedawsError as error:
         notices.append(" ".join(str(error).split()))
     except OSError as error:
@@ -42,7 +43,7 @@ def read_lines(path: Path, parse: Callable[[str], _T], notices: list[str]) -> li
         return []
     values: list[_T] = []
     bad = 0
-    lines = io.StringIO(attempt(partial(read_text, path, _MOST_BYTES, "replace"), notices))
+    lines = io.StringIO(attempt(notices, read_text, path, _MOST_BYTES, "replace"))
     for line in islice(lines, _MOST_LINES):
         try:
             values.append(parse(line[:SMALL]))
@@ -55,9 +56,15 @@ def read_lines(path: Path, parse: Callable[[str], _T], notices: list[str]) -> li
     return values
 
 
-def check(make: Callable[[], _T], path: Path) -> _T:
-    """What `make` makes of a file's content, or the one line that says how it is damaged."""
+def read_model(model: type[_Model], path: Path, but: Collection[str] = ()) -> _Model | None:
+    """A JSON object of this shape; None if the file has nothing in it `but` these keys, or is not there."""
+    content = read_object(path)
+    return check(path, model.model_validate, content) if content.keys() - but else None
+
+
+def check(path: Path, validate: Callable[[Any], _T], content: Any) -> _T:
+    """A file's content as the model that it must be, or the one line that says how it is damaged."""
     try:
-        return make()
+        return validate(content)
     except ValidationError as error:
         raise FedawsError(f"{path} is damaged ({error.errors()[0]['msg']}); what it holds is left out") from None

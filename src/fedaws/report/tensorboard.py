@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedaws.errors import FedawsError
-from fedaws.report.collect import RunData, class_matrix, collect
+from fedaws.report.collect import collect
+from fedaws.report.run_data import RunData, class_matrix
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -57,9 +58,9 @@ def _projector(run: RunData, writer: "SummaryWriter", notices: list[str]) -> Non
     W = class_matrix(run, notices)
     if W is None or run.facts is None:
         return
-    shown = torch.arange(0, len(W), -(-len(W) // MOST_CLASSES))
-    if len(shown) < len(W):
-        notices.append(f"{run.name}: {len(shown):,} of {len(W):,} classes are in the projector")
+    classes = torch.arange(0, len(W), -(-len(W) // MOST_CLASSES))
+    if len(classes) < len(W):
+        notices.append(f"{run.name}: {len(classes):,} of {len(W):,} classes are in the projector")
     names = run.facts.class_names or [str(c) for c in range(len(W))]
-    labels = [" ".join(names[c].split()) or str(c) for c in shown.tolist()]
-    writer.add_embedding(W[shown], metadata=labels, global_step=run.facts.round, tag="W")
+    labels = [" ".join(names[c].split()) or str(c) for c in classes.tolist()]
+    writer.add_embedding(W[classes], metadata=labels, global_step=run.facts.round, tag="W")

@@ -7,8 +7,9 @@ from fedaws import config as configuration
 from fedaws.config import Config
 from fedaws.evaluate.catalogue import duration, format_value, measure_of
 from fedaws.record.journal import differences
-from fedaws.report.collect import Group, RunData, setting
-from fedaws.report.figures import Table, num_classes, plus_minus, statistics
+from fedaws.report.collect import Group, setting
+from fedaws.report.figures import Table, num_classes, percent, plus_minus, statistics
+from fedaws.report.run_data import RunData
 
 _BOUNDS = ("error", "error_bound", "error_bound_cosine", "lemma1_bound", "min_separation", "positive_radius",
            "theorem1_gap", "theorem1_bound")  # fmt: skip
@@ -111,10 +112,10 @@ def _beside(hero: Group, others: list[Group]) -> str:
     """Points above and below; of many others only the best and the worst."""
     if len(others) > 4:
         others = [others[0], others[-1]]
+    ours, our_spread = _precision(hero)
     level: list[str] = []
     apart: list[str] = []
     for group in others:
-        ours, our_spread = _precision(hero)
         theirs, their_spread = _precision(group)
         points = 100 * (ours - theirs)
         several = len(hero.runs) > 1 and len(group.runs) > 1
@@ -170,11 +171,7 @@ def facts(groups: list[Group]) -> list[tuple[str, str]]:
         shape = " × ".join(map(str, run.facts.example_shape))
         facts.append(("Examples", f"{shape} {run.facts.example_dtype}"))
     if run.details:
-        what = {
-            "test": "examples",
-            "held-out": "held-out training examples",
-            "training": f"of {_OF_EXAMPLES['training']}",
-        }
+        what = EXAMPLES | {"test": "examples", "training": f"of {_OF_EXAMPLES['training']}"}
         facts.append(("Tested on", f"{run.details.test_examples:,} {what[run.tested_on]}"))
     per_step = cfg.clients.examples_per_step
     examples = "all examples" if per_step == "all" else _counted(per_step, "example")
@@ -203,11 +200,10 @@ def settings(groups: list[Group]) -> list[Table]:
     between = [key for key in varying if key not in hidden]
     if between:
         rows = [[key, *(setting(cfg, key) for cfg in [default, *configs])] for key in between]
-        tables.append(
-            Table("Settings in which the runs differ", ["setting", "default", *(g.label for g in groups)], rows)
-        )
-    said = hidden | varying.keys()
-    same = [key for key, here, _ in differences(configs[0], default) if key not in said and here != "own"]
+        head = ["setting", "default", *(group.label for group in groups)]
+        tables.append(Table("Settings in which the runs differ", head, rows))
+    hidden |= varying.keys()
+    same = [key for key, here, _ in differences(configs[0], default) if key not in hidden and here != "own"]
     if same:
         rows = [[key, setting(default, key), setting(configs[0], key)] for key in same]
         title = "Settings that differ from the defaults" + (", the same in all runs" if len(groups) > 1 else "")
@@ -236,11 +232,8 @@ def _words(run: RunData, left_out: set[str], seed: int) -> list[str]:
     if cfg.name not in configuration.presets():
         return [f"{run.name}/config.toml"]
     usual = configuration.load(cfg.name)
-    settings = [
-        f"{key}={'DIR' if key == 'data.root' else setting(cfg, key)}"
-        for key, _, _ in differences(cfg, usual)
-        if key not in left_out
-    ]
+    keys = [key for key, _, _ in differences(cfg, usual) if key not in left_out]
+    settings = [f"{key}={'DIR' if key == 'data.root' else setting(cfg, key)}" for key in keys]
     if seed != usual.seed:
         settings.append(f"seed={seed}")
     return [cfg.name, *(word for setting in settings for word in ("-s", setting))]
@@ -250,20 +243,12 @@ def runs_table(runs: list[RunData]) -> Table:
     """Folder by folder."""
     rows = []
     for run in runs:
-        precision = run.last.get("precision@1")
-        rows.append(
-            [
-                run.name,
-                run.method,
-                run.config.seed,
-                f"{run.rounds_done:,} of {run.config.train.rounds:,}",
-                "finished" if run.finished else "unfinished",
-                "–" if precision is None else format_value(precision, "percent"),
-                duration(run.last["seconds"]) if "seconds" in run.last else "–",
-            ]
-        )
-    head = ["folder", "method", "seed", "rounds", "", "precision@1", "training"]
-    return Table("The runs", head, rows)
+        rounds = f"{run.rounds_done:,} of {run.config.train.rounds:,}"
+        end = "finished" if run.finished else "unfinished"
+        precision = percent(run.last.get("precision@1"))
+        time = duration(run.last["seconds"]) if "seconds" in run.last else "–"
+        rows.append([run.name, run.method, run.config.seed, rounds, end, precision, time])
+    return Table("The runs", ["folder", "method", "seed", "rounds", "", "precision@1", "training"], rows)
 
 
 def theory_table(groups: list[Group]) -> Table | None:

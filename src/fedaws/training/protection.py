@@ -23,7 +23,7 @@ from fedaws.privacy.accountant import (
     noise_to_signal,
 )
 from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, poisson_cohort
-from fedaws.record.folder import PrivacyFacts
+from fedaws.record.facts import PrivacyFacts
 from fedaws.record.ledger import Ledger, Terms
 from fedaws.training.checks import Warn
 from fedaws.types import Params, ServerState

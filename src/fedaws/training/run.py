@@ -22,7 +22,8 @@ from fedaws.evaluate.model import REMOVED
 from fedaws.evaluate.precision import Ranking
 from fedaws.evaluate.strangers import open_set
 from fedaws.models import build_encoder, example_shape_fits, model_tensors, set_weights
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.facts import Facts
+from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics
 from fedaws.sparse import Rows, SparseRows, is_scipy
 from fedaws.tensor_files import digest

@@ -15,7 +15,7 @@ from fedaws.data.strangers import Part, Strangers
 from fedaws.evaluate import Measure, Model, TestSet, evaluate, own_measures
 from fedaws.evaluate.per_class import examine
 from fedaws.evaluate.strangers import open_set
-from fedaws.record.folder import Facts
+from fedaws.record.facts import Facts
 from fedaws.record.journal import Journal, Metrics
 from fedaws.training.checks import check_loss, check_weights, warn_of_collapse
 from fedaws.types import Memory, ServerState

@@ -35,7 +35,8 @@ from fedaws.models import (
     trainable,
 )
 from fedaws.ranks import Ranks, Together, check_ranks, current_ranks
-from fedaws.record.folder import Facts, RunFolder
+from fedaws.record.facts import Facts
+from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums

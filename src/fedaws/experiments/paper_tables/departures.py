@@ -24,8 +24,8 @@ def configuration(cfg: Config) -> str:
     "eq. (7), k = 10, λ = 10; not the paper's: bounded step, centred"
     """
     own = [*_spreading(cfg), *_clients(cfg), *_optimisers(cfg), *_encoder(cfg), *_additions(cfg)]
-    told = f"not {THE_PAPERS}: {', '.join(own)}" if own else THE_PAPERS
-    return f"{regulariser(cfg)}; {told}" if _spreads(cfg) else told
+    text = f"not {THE_PAPERS}: {', '.join(own)}" if own else THE_PAPERS
+    return f"{regulariser(cfg)}; {text}" if _spreads(cfg) else text
 
 
 def regulariser(cfg: Config) -> str:
@@ -94,8 +94,8 @@ def _encoder(cfg: Config) -> Iterator[str]:
 
 
 def _additions(cfg: Config) -> Iterator[str]:
-    train, privacy = cfg.train, cfg.privacy
-    found = {
+    train = cfg.train
+    additions = {
         "features left out": cfg.data.drop > 0,
         "all labels in training": cfg.data.every_label,
         "rows start at means": cfg.model.start_rows == "means",
@@ -103,7 +103,7 @@ def _additions(cfg: Config) -> Iterator[str]:
         "crowding": cfg.model.crowding > 0,
         f"last step by {train.last_step}": train.last_step != "none",
         "θ averaged": cfg.server.average > 0,
-        "private rows": privacy.rows == "private",
-        "clipped": privacy.clip is not None,
+        "private rows": cfg.privacy.rows == "private",
+        "clipped": cfg.privacy.clip is not None,
     }
-    yield from (name for name, is_so in found.items() if is_so)
+    yield from (name for name, is_so in additions.items() if is_so)

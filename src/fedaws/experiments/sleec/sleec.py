@@ -33,7 +33,8 @@ Matrix = Any
 Floats = NDArray[np.floating[Any]]
 
 _CLUSTER = 6000  # examples in a cluster, as published
-_SPARE, _POWERS = 20, 3  # of the search for the largest eigenvalues: directions beside those wanted, multiplications
+_SPARE = 20  # directions beside those that are looked for, in the search for the largest eigenvalues
+_POWERS = 3  # multiplications in it
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def fit(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int = 0) -> Sleec:
     labelled = np.diff(labels.indptr) > 0
     if not labelled.any():
         raise FedawsError("no training example has a label; wanted at least one")
-    x, labels = normalize(x[labelled]), sp.csr_matrix(labels[labelled] != 0, dtype=np.float32)
+    x = normalize(x[labelled])
+    labels = sp.csr_matrix(labels[labelled] != 0, dtype=np.float32)
     count = max(1, x.shape[0] // _CLUSTER) if cfg.clusters == "auto" else min(cfg.clusters, x.shape[0])
     learners = []
     for number in range(cfg.learners):

@@ -1,0 +1,45 @@
+"""Settings that would do nothing with the data and the encoder of a run."""
+
+from typing import get_args
+
+from fedaws.config.rules import Effect, refuse_idle
+from fedaws.config.run import Config
+from fedaws.config.sections import SOUNDS, SPARSE, ModelName
+from fedaws.errors import FedawsError
+
+_OF_DATA: tuple[Effect, ...] = (
+    ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
+    ("data.like scale", "data.name", ("xc-synthetic",)),
+    ("data.drop every_label test_examples held_out_labels", "data.name", SPARSE),
+    ("data.image_size", "data.name", ("images",)),
+    ("data.seconds", "data.name", SOUNDS),
+)
+_OF_ENCODERS: tuple[Effect, ...] = (
+    ("model.norm", "model.name", tuple(name for name in get_args(ModelName) if name.startswith("resnet"))),
+    ("model.hidden", "model.name", ("mlp", "bag", "conv1d")),
+    ("model.channels sample_rate", "model.name", ("conv1d",)),
+    ("model.first_bias", "model.name", ("mlp",)),
+    ("model.residual", "model.name", ("bag",)),
+    ("server.table_optimizer table_lr", "model.name", ("bag",)),
+)
+
+
+def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False) -> None:
+    """Refuse settings that would do nothing with the data and the encoder that are named.
+
+    Only a value that is not the default is refused. Spreading is not looked at: a preset serves several methods.
+    `own_data` and `own_encoder` were given in Python, whatever the settings name.
+    """
+    if not own_data:
+        refuse_idle(cfg, _OF_DATA)
+    elif cfg.data.strangers or cfg.data.test_strangers:
+        raise FedawsError(
+            "data.strangers and data.test_strangers have no effect on data that are given; give them to from_arrays"
+        )
+    if own_encoder:
+        return
+    refuse_idle(cfg, _OF_ENCODERS)
+    if cfg.model.residual and not cfg.model.hidden:
+        raise FedawsError(
+            "model.residual=true has no effect on model.hidden=[]; set model.residual=false or add a layer"
+        )
