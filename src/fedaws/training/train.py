@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedaws.config import Config, check_effects
-from fedaws.core.algorithm import run_round, settled
+from fedaws.core.algorithm import run_round
 from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import LastStep, Method
 from fedaws.core.methods import method_of, named_after
+from fedaws.core.owners import settled
 from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_input
