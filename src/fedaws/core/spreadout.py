@@ -23,7 +23,7 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.method import Spread, When
 from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say spreadout.nearest
 from fedaws.core.mining import nearest_known_
-from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
+from fedaws.core.moments import apart_, due, moments_, to_sphere_
 from fedaws.core.optimizers import make_optimizer
 from fedaws.core.pairs import Pair, hinge, make_pair
 from fedaws.core.rows import gram, here, ids_of, kept_beside, largest, places_of, summed, total, whole
@@ -33,7 +33,7 @@ from fedaws.types import Memory
 Distance = Literal["cosine", "euclidean"]
 
 NEIGHBORS = "neighbors"
-"""The memory of mining: the neighbours of each class as far as they were found, [C, k]."""
+"""The memory of mining: the neighbours of each class as far as they were found, [C, k]; −1: none yet."""
 
 
 # --- the regularisers -----------------------------------------------------------------------------------------------
@@ -49,7 +49,8 @@ def spreadout(W: Tensor, margin: float, distance: Distance = "cosine") -> Tensor
     """
     total = W.new_zeros(())
     for rows in row_blocks(len(W), len(W)):
-        gap = (margin - _distances(W[rows], W, distance)).clamp_min(0).square()
+        distances = 1 - W[rows] @ W.T if distance == "cosine" else torch.cdist(W[rows], W)
+        gap = (margin - distances).clamp_min(0).square()
         own = torch.arange(rows.start, rows.stop, device=W.device)
         total = total + gap.scatter(1, own[:, None], 0.0).sum()
     return total
@@ -74,10 +75,6 @@ def spreadout_nearest(
     if distance == "cosine":
         return -(1 - (own * others).sum(-1)).square().sum()
     return -(own - others).square().sum()
-
-
-def _distances(rows: Tensor, W: Tensor, distance: Distance) -> Tensor:
-    return 1 - rows @ W.T if distance == "cosine" else torch.cdist(rows, W)
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
@@ -164,8 +161,11 @@ def make_spread(cfg: Config) -> Spread:
     """The configured way of keeping the classes apart."""
 
     def init(W: Tensor) -> Memory:
-        known = no_neighbors_yet(cfg.spread, W)
-        return make_optimizer(cfg.spread.optimizer).init({"W": W}) | ({} if known is None else {NEIGHBORS: known})
+        memory, k = make_optimizer(cfg.spread.optimizer).init({"W": W}), resolve_neighbors(cfg.spread, len(W))
+        mines = cfg.spread.regularizer != "moments" and cfg.spread.candidates != "all"
+        if cfg.spread.remember and mines and k != "all":
+            memory[NEIGHBORS] = kept_beside(W, (k,), -1, torch.int32)
+        return memory
 
     def step(W: Tensor, classes: Tensor, when: When, rng: torch.Generator, memory: Memory) -> Memory:
         all_rows = due(cfg.spread.every, when.round_num, len(W), cfg.clients.per_round)
@@ -222,7 +222,7 @@ def _pair_step_(
         # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
         share = 4 * step / (1 + 4 * step * len(W))
         share = min(share, factor / len(W)) if cfg.bounded else share
-        subtract_(W, share * total(W))
+        apart_(here(W), share * total(W), None)
     elif k == "all":
         gradient, slopes = pairs_gradient(W, pair)
         if cfg.bounded:
@@ -293,10 +293,8 @@ def mined_smoothness(mined: Mined, pair: Pair) -> Tensor:
 
 def spectral_square(W: Tensor) -> float:
     """σ² = ‖W‖₂²."""
-    if len(W) >= W.shape[1]:
-        return largest_eigenvalue(gram(W))
-    rows = whole(W)
-    return largest_eigenvalue(rows @ rows.T)
+    products = gram(W) if len(W) >= W.shape[1] else whole(W) @ whole(W).T
+    return float(torch.linalg.eigvalsh(products)[-1])
 
 
 # --- choices --------------------------------------------------------------------------------------------------------
@@ -326,14 +324,6 @@ def sample_candidates(cfg: SpreadConfig, num_classes: int, rng: torch.Generator,
     return drawn.sort().values.to(device)
 
 
-def no_neighbors_yet(cfg: SpreadConfig, W: Tensor) -> Tensor | None:
-    """What is known of the classes' neighbours before the first round, [C, k]; None if they are not remembered."""
-    k = resolve_neighbors(cfg, len(W))
-    if not cfg.remember or cfg.candidates == "all" or cfg.regularizer == "moments" or k == "all":
-        return None
-    return kept_beside(W, (k,), -1, torch.int32)
-
-
 def reachable_margin(num_classes: int, dim: int) -> float:
     r"""No ν above this lets eq. (6) be zero: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), 1 for C ≤ 2d.
 
@@ -359,5 +349,4 @@ def reachable_margin(num_classes: int, dim: int) -> float:
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """Slices of so many rows that a block with as many columns is a tile."""
-    height = max(1, blocks.TILE // max(1, columns))
-    return (slice(s, min(s + height, rows)) for s in range(0, rows, height))
+    return blocks.slices(rows, max(1, blocks.TILE // max(1, columns)))
