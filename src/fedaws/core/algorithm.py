@@ -17,7 +17,7 @@ from fedaws.core.defences import clip_to_median
 from fedaws.core.guard import Guard
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
-from fedaws.core.owners import learn_weights, sent_beside, spread_rows
+from fedaws.core.owners import learn_weights, send_beside, spread_rows
 from fedaws.core.sampling import sample_classes
 from fedaws.core.schedule import schedule
 from fedaws.core.server_step import step_all_rows, step_theta
@@ -44,8 +44,7 @@ def run_round(
     classes = None
     if method.rows == "all" and cfg.clients.sampled_classes is not None:
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
-    sent = broadcast(state, cohort, method.rows == "all", classes)
-    sent = replace(sent, **sent_beside(state, method, cohort))
+    sent = send_beside(broadcast(state, cohort, method.rows == "all", classes), state, method)
     updates = run_clients(sent) if len(cohort) else ()  # by independent coins perhaps nobody takes part
     return finish_round(state, updates, cfg, rng, method, classes, guard, in_place)
 

@@ -14,24 +14,22 @@ from fedaws.core.method import Method, When
 from fedaws.core.schedule import schedule
 from fedaws.core.sums import HEARD, hear, means_of, nothing_heard
 from fedaws.errors import FedawsError
-from fedaws.types import Memory, ServerState
+from fedaws.types import Broadcast, Memory, ServerState
 
 
-def sent_beside(state: ServerState, method: Method, cohort: Tensor) -> dict[str, Any]:
-    """The fields of a Broadcast that only some methods have: what private rows need, and the server's weights."""
-    fields: dict[str, Any] = {}
+def send_beside(sent: Broadcast, state: ServerState, method: Method) -> Broadcast:
+    """The broadcast with what only some methods send: the means that private rows need, the server's weights."""
     if method.own_spread:
-        fields["means"] = means_of(method.own_spread, state.spread, state.W)
-        fields["heard"] = state.spread[HEARD][cohort]
+        means = means_of(method.own_spread, state.spread, state.W)
+        sent = replace(sent, means=means, heard=state.spread[HEARD][sent.cohort])
     if method.weighting:
         memory = state.weighting or method.weighting.init(state.W)
-        weights = method.weighting.weights(memory, state.classes(cohort))
-        if weights.shape != cohort.shape or not bool((weights > 0).all()):
-            raise FedawsError(
-                f"the method's weights have shape {tuple(weights.shape)} or are not positive; wanted {len(cohort)} such"
-            )
-        fields["weights"] = weights
-    return fields
+        weights = method.weighting.weights(memory, state.classes(sent.cohort))
+        if weights.shape != sent.cohort.shape or not bool((weights > 0).all()):
+            shape, count = tuple(weights.shape), len(sent.cohort)
+            raise FedawsError(f"the method's weights have shape {shape} or are not positive; wanted {count} such")
+        sent = replace(sent, weights=weights)
+    return sent
 
 
 def spread_rows(

@@ -200,42 +200,15 @@ def spread_(
             moments_(W, cfg.center or pair is None, factor * cfg.whitening if whiten else 0)
         if pair is None or step == 0:
             continue
-        if cfg.optimizer == "sgd":
-            _pair_step_(W, cohort, cfg, pair, step, rng, factor, memory)
-        else:
-            _optimizer_step_(W, _gradient_of_all(W, cohort, cfg, pair, rng, memory), cfg, step, memory)
+        k = resolve_neighbors(cfg, len(W))
+        mined = None if k == "all" or not len(cohort) else _mine(W, cohort, cfg, k, pair, rng, memory)
+        if cfg.optimizer != "sgd":
+            _optimizer_step_(W, _gradient_of_all(W, pair, k, mined), cfg, step, memory)
+        elif k == "all":
+            _step_on_all_(W, cfg, pair, step, factor)
+        elif mined is not None:
+            _mined_step_(W, cfg, pair, step, factor, mined)
     return W
-
-
-def _pair_step_(
-    W: Tensor,
-    cohort: Tensor,
-    cfg: SpreadConfig,
-    pair: Pair,
-    step: float,
-    rng: torch.Generator,
-    factor: float,
-    memory: Memory,
-) -> None:
-    k = resolve_neighbors(cfg, len(W))
-    if cfg.regularizer == "nearest" and k == "all":
-        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
-        share = 4 * step / (1 + 4 * step * len(W))
-        share = min(share, factor / len(W)) if cfg.bounded else share
-        apart_(here(W), share * total(W), None)
-    elif k == "all":
-        gradient, slopes = pairs_gradient(W, pair)
-        if cfg.bounded:
-            bound = smoothness(float(largest(W, slopes.max())), spectral_square(W), pair.curvature)
-            step = min(step, factor / (2 * bound)) if bound else step  # 0: of rows that training has lost
-        to_sphere_(here(W), here(W).sub(gradient, alpha=step))
-    elif len(cohort):
-        mined = _mine(W, cohort, cfg, k, pair, rng, memory)
-        rows, steps = here(W)[mined.places], torch.full_like(mined.slopes, step)
-        if cfg.bounded:
-            steps = steps.minimum(factor / (2 * mined_smoothness(mined, pair)))
-        moved = rows - steps[:, None] * mined.gradient
-        here(W).index_copy_(0, mined.places, to_sphere_(rows, moved))
 
 
 def _mine(
@@ -250,19 +223,35 @@ def _mine(
     return mined_gradient(W, cohort, neighbors, pair, queries)
 
 
-def _gradient_of_all(
-    W: Tensor, cohort: Tensor, cfg: SpreadConfig, pair: Pair, rng: torch.Generator, memory: Memory
-) -> Tensor:
+def _step_on_all_(W: Tensor, cfg: SpreadConfig, pair: Pair, step: float, factor: float) -> None:
+    if pair.of_distance:
+        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
+        share = 4 * step / (1 + 4 * step * len(W))
+        share = min(share, factor / len(W)) if cfg.bounded else share
+        apart_(here(W), share * total(W), None)
+        return
+    gradient, slopes = pairs_gradient(W, pair)
+    if cfg.bounded:
+        bound = smoothness(float(largest(W, slopes.max())), spectral_square(W), pair.curvature)
+        step = min(step, factor / (2 * bound)) if bound else step  # 0: of rows that training has lost
+    to_sphere_(here(W), here(W).sub(gradient, alpha=step))
+
+
+def _mined_step_(W: Tensor, cfg: SpreadConfig, pair: Pair, step: float, factor: float, mined: Mined) -> None:
+    rows, steps = here(W)[mined.places], torch.full_like(mined.slopes, step)
+    if cfg.bounded:
+        steps = steps.minimum(factor / (2 * mined_smoothness(mined, pair)))
+    moved = rows - steps[:, None] * mined.gradient
+    here(W).index_copy_(0, mined.places, to_sphere_(rows, moved))
+
+
+def _gradient_of_all(W: Tensor, pair: Pair, k: int | Literal["all"], mined: Mined | None) -> Tensor:
     """∇reg for all rows that are here: an optimiser's memory moves also those that no pair touches."""
-    k = resolve_neighbors(cfg, len(W))
     if k == "all":
         gradient = pairs_gradient(W, pair)[0]
         return gradient.sub_(here(W), alpha=4.0 * (len(W) - 1)) if pair.of_distance else gradient
     gradient = torch.zeros_like(here(W))
-    if len(cohort):
-        mined = _mine(W, cohort, cfg, k, pair, rng, memory)
-        gradient.index_copy_(0, mined.places, mined.gradient)
-    return gradient
+    return gradient if mined is None else gradient.index_copy_(0, mined.places, mined.gradient)
 
 
 def _optimizer_step_(W: Tensor, gradient: Tensor, cfg: SpreadConfig, step: float, memory: Memory) -> None:

@@ -32,7 +32,10 @@ class Link(NamedTuple):
     relu: bool
 
 
-def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> tuple[Link, ...]:
+Chain = tuple[Link, ...]
+
+
+def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> Chain:
     """The layers, if they are linear with ReLUs between, trained by plain SGD on a loss of the score; else none."""
     plain = cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0
     if not plain or loss_of_score(cfg, method) is None or type(encoder) is not nn.Sequential:
@@ -67,13 +70,7 @@ def _flattens(layer: nn.Module) -> bool:
 
 
 def chain_update(
-    links: tuple[Link, ...],
-    cfg: Config,
-    method: Method,
-    theta: Params,
-    rows: Tensor,
-    steps: Iterable[Batch],
-    factor: float,
+    links: Chain, cfg: Config, method: Method, theta: Params, rows: Tensor, steps: Iterable[Batch], factor: float
 ) -> tuple[Params, Tensor, Tensor]:
     """`local_update` of a stack of clients that start from one θ, [m, …] views of it."""
     loss, lr, row_lr = method.loss, factor * cfg.clients.lr, factor * cfg.class_lr
@@ -92,7 +89,7 @@ def chain_update(
 
 
 def chain_gradient(
-    links: tuple[Link, ...], loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, _: bool
+    links: Chain, loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, _: bool
 ) -> tuple[Params, Tensor, Tensor]:
     """∇ of Σ ω_i R_i for the one θ and for the rows [m, 1, d], and the risks R_i [m].
 
@@ -112,7 +109,7 @@ def chain_gradient(
     return {k: gradient[k] for k in theta}, by_rows * omega[:, None, None], risks
 
 
-def _forward(links: tuple[Link, ...], params: Params, h: Tensor) -> Iterator[Tensor]:
+def _forward(links: Chain, params: Params, h: Tensor) -> Iterator[Tensor]:
     """What each layer is given, and what the last gives; [m, b, …], or [m · b, …] with parameters for all."""
     for weight, bias, relu in links:
         yield h
@@ -127,9 +124,7 @@ def _forward(links: tuple[Link, ...], params: Params, h: Tensor) -> Iterator[Ten
     yield h
 
 
-def _backward(
-    links: tuple[Link, ...], current: Params, shared: Params, inputs: list[Tensor], by_h: Tensor, lr: float
-) -> Params:
+def _backward(links: Chain, current: Params, shared: Params, inputs: list[Tensor], by_h: Tensor, lr: float) -> Params:
     """The stacked parameters after the step: in place, but for the first, which leaves the shared ones as they are."""
     moved = Params()
     for (weight, bias, _), h in zip(reversed(links), reversed(inputs), strict=True):

@@ -124,39 +124,37 @@ def _kept_bytes(encoder: nn.Module, x: Rows) -> int:
     return sum(sizes.values())
 
 
-Gradient = Callable[[Params, Tensor, Examples, Tensor, bool], tuple[Params, Tensor | None, Tensor]]
+Gradients = tuple[Params, Tensor | None, Tensor]
+Gradient = Callable[[Params, Tensor, Examples, Tensor, bool], Gradients]
 """(θ, rows, examples, ω, whether the rows are trained) → ∇ of Σ ω_i R_i for θ and the rows, and the risks R_i."""
 
 
 def _gradient_of(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> Gradient:
     loss_of, loss = example_losses(encoder, cfg, method, num_classes), loss_of_score(cfg, method)
     if cfg.privacy.clip is not None:
-        # The schedule's factor is in the change and in its limit, so that the gradient has one limit for all.
-        return partial(_clipped, encoder, loss_of, cfg.privacy.clip / cfg.clients.lr)
+        return _clipped(encoder, loss_of, cfg.privacy.clip / cfg.clients.lr)
     if loss is None:
         return partial(_by_autograd, loss_of)
     chain = chain_of(encoder, cfg, method)
     return partial(chain_gradient, chain, loss) if chain else partial(_by_score, encoder, loss)
 
 
-def _clipped(
-    encoder: nn.Module,
-    loss_of: ExampleLosses,
-    most: float,
-    theta: Params,
-    rows: Tensor,
-    examples: Examples,
-    omega: Tensor,
-    train_rows: bool,
-) -> tuple[Params, Tensor | None, Tensor]:
-    """Each client's ∇_θ cut to the length `most`; ∇ of the rows is without ω."""
-    batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
-    return clipped_pass(encoder, loss_of, theta, rows, *batch, omega, most, train_rows)
+def _clipped(encoder: nn.Module, loss_of: ExampleLosses, most: float) -> Gradient:
+    """Each client's ∇_θ cut to the length `most`, ∇ of the rows without ω.
+
+    The schedule's factor is in the change and in its limit, so that the gradient has one limit for all rounds.
+    """
+
+    def gradient(theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool) -> Gradients:
+        batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
+        return clipped_pass(encoder, loss_of, theta, rows, *batch, omega, most, train_rows)
+
+    return gradient
 
 
 def _by_autograd(
     loss_of: ExampleLosses, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
-) -> tuple[Params, Tensor | None, Tensor]:
+) -> Gradients:
     x, y, share = examples.rows, examples.y.flatten(), examples.share.flatten(1)
     theta = leaves_of(theta)
     rows = rows.detach().requires_grad_(train_rows)
@@ -169,7 +167,7 @@ def _by_autograd(
 
 def _by_score(
     encoder: nn.Module, loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
-) -> tuple[Params, Tensor | None, Tensor]:
+) -> Gradients:
     """The same where the loss is one of the score: autograd for the encoder alone."""
     share, theta = examples.share.flatten(1), leaves_of(theta)
     with torch.enable_grad():
