@@ -23,5 +23,5 @@ def method(cfg: Config, classes: ClassFacts | None) -> Method:
         return 2 * (1 - a) * (scores + shift).clamp_min(0) - 2 * a
 
     spread = correlated_spread(slopes, 2.0, wanted_fact(classes, "cooccurrence"), cfg.spread.weight)
-    needs = frozenset({"cooccurrence"})
-    return Method("fedalc", "FedALC, knows label pairs", "own", positive_loss(cfg), spread, needs=needs)
+    loss = positive_loss(cfg)
+    return Method("fedalc", "FedALC, knows label pairs", "own", loss, spread, needs=frozenset({"cooccurrence"}))

@@ -16,5 +16,5 @@ def method(cfg: Config, classes: ClassFacts | None) -> Method:
     """FedAwS, its rows kept at the cosines of their labels' correlations."""
     counts = wanted_fact(classes, "cooccurrence")
     spread = correlated_spread(lambda scores, a: 2 * (scores - a), 2.0, counts, cfg.spread.weight)
-    needs = frozenset({"cooccurrence"})
-    return Method("glas", "GLaS, knows label pairs", "own", positive_loss(cfg), spread, needs=needs)
+    loss = positive_loss(cfg)
+    return Method("glas", "GLaS, knows label pairs", "own", loss, spread, needs=frozenset({"cooccurrence"}))
