@@ -25,7 +25,7 @@ from fedaws.config import Config, SpreadConfig, load
 from fedaws.core import algorithm, mining, moments, spreadout
 from fedaws.core.aggregate import aggregate
 from fedaws.core.methods import method_of
-from fedaws.core.pairs import make_pair
+from fedaws.core.server_step import step_theta
 from fedaws.data.federated import FederatedData
 from fedaws.data.label_sets import from_sparse
 from fedaws.data.sources.xc import SETS
@@ -100,7 +100,7 @@ def client_parts(state: ServerState, data: FederatedData, cfg: Config, turns: in
         with timed(times, "aggregation"):
             total = aggregate(state, updates)
         with timed(times, "table and layers updated"):
-            state = algorithm._step_theta(state, total.delta, cfg, method, 1.0)
+            state = step_theta(state, total.delta, cfg, method, 1.0)
         state = replace(state, round_num=turn + 1)
     times["forward and backward"] -= times["examples"]  # they are drawn in there once more
     return times, state
@@ -111,14 +111,12 @@ def server_parts(W: torch.Tensor, cohort: torch.Tensor, cfg: SpreadConfig, turns
     drawn = torch.randperm(len(W))[:16_384].sort().values
     few_drawn = spreadout.sample_candidates(cfg, len(W), rng, W.device)
     known = torch.randint(len(W), (len(W), 10), dtype=torch.int32)
-    pair = make_pair(cfg)
-    assert pair is not None
     times = best_times(
         {
             SAMPLED: lambda: mining.nearest(W, cohort, drawn, 10),
             "product": lambda: bare_product(W[cohort], W[drawn]),
             REMEMBERED: lambda: mining.nearest_known_(W, cohort, few_drawn, known),
-            PAIRS: lambda: spreadout._pair_step_(W, cohort, cfg, pair, 1.0, rng, 1.0, {spreadout.NEIGHBORS: known}),
+            PAIRS: lambda: spreadout.spread_(W, cohort, cfg, 1.0, rng, 1.0, False, {spreadout.NEIGHBORS: known}),
             CENTER: lambda: moments.moments_(W, whiten=0),
             WHITEN: lambda: moments.moments_(W, center=False),
             "exact": lambda: mining.nearest(W, few, None, 10),

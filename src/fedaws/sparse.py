@@ -1,6 +1,7 @@
 """Matrices of mostly zeros, row by row: examples with a few of very many features, and sets of labels."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,6 +47,11 @@ class SparseRows:
         return self.indices.device
 
     @property
+    def numbers(self) -> Tensor:
+        """The values; of sets ones, [entries]."""
+        return torch.ones(len(self.indices), device=self.device) if self.values is None else self.values
+
+    @property
     def counts(self) -> Tensor:
         """Entries of each row, [rows]."""
         return self.starts.diff()
@@ -76,8 +82,12 @@ class SparseRows:
 
     def to(self, device: torch.device) -> "SparseRows":
         """The same rows on a device."""
-        values = None if self.values is None else self.values.to(device)
-        return replace(self, indices=self.indices.to(device), values=values, starts=self.starts.to(device))
+        return self.with_entries(lambda entries: entries.to(device), self.starts.to(device))
+
+    def with_entries(self, pick: Callable[[Tensor], Tensor], starts: Tensor) -> "SparseRows":
+        """Rows that begin at these `starts`, of what `pick` makes of the indices and of the values."""
+        values = None if self.values is None else pick(self.values)
+        return SparseRows(pick(self.indices), values, starts, self.width)
 
     def index_select(self, dim: int, numbers: Tensor) -> "SparseRows":
         """These rows, in this order, copied."""
@@ -86,8 +96,7 @@ class SparseRows:
         starts = starts_of(counts)
         shift = (first - starts[:-1]).repeat_interleave(counts, output_size=int(starts[-1]))
         entries = shift.add_(torch.arange(len(shift), device=self.device))
-        values = None if self.values is None else self.values.index_select(0, entries)
-        return SparseRows(self.indices.index_select(0, entries), values, starts, self.width)
+        return self.with_entries(lambda part: part.index_select(0, entries), starts)
 
     def __getitem__(self, rows: slice) -> "SparseRows":
         """A run of rows, sharing memory."""
@@ -95,8 +104,7 @@ class SparseRows:
         assert step == 1
         starts = self.starts[start : max(start, stop) + 1]
         entries = slice(int(starts[0]), int(starts[-1]))
-        values = None if self.values is None else self.values[entries]
-        return SparseRows(self.indices[entries], values, starts - starts[0], self.width)
+        return self.with_entries(lambda part: part[entries], starts - starts[0])
 
     def split(self, size: int) -> tuple["SparseRows", ...]:
         """Runs of at most `size` rows."""
@@ -104,9 +112,8 @@ class SparseRows:
 
     def to_dense(self) -> Tensor:
         """All of it, zeros included; entries that stand twice are added."""
-        values = torch.ones(len(self.indices), device=self.device) if self.values is None else self.values
-        flat = values.new_zeros(len(self) * self.width)
-        return flat.index_add_(0, self.row_of_each * self.width + self.indices, values).view(self.shape)
+        flat = self.numbers.new_zeros(len(self) * self.width)
+        return flat.index_add_(0, self.row_of_each * self.width + self.indices, self.numbers).view(self.shape)
 
     def to_scipy(self) -> Any:
         """The same as scipy's csr_matrix; a set has ones.
@@ -114,9 +121,8 @@ class SparseRows:
         >>> SparseRows(torch.tensor([0, 2]), None, torch.tensor([0, 1, 2]), width=3).to_scipy().toarray().tolist()
         [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
         """
-        values = torch.ones(len(self.indices)) if self.values is None else self.values.cpu()
-        parts = values.numpy(), self.indices.cpu().numpy(), self.starts.cpu().numpy()
-        return csr_matrix(parts, shape=self.shape)
+        parts = (part.cpu().numpy() for part in (self.numbers, self.indices, self.starts))
+        return csr_matrix(tuple(parts), shape=self.shape)
 
 
 Rows = Tensor | SparseRows

@@ -53,9 +53,7 @@ class Broadcast:
     shared: Tensor | None = None  # [C or S, d] an oracle's: all rows, or those of `classes`, which everybody gets
     classes: Tensor | None = None  # [S] whose rows are shared; None: everybody's, or none
     weights: Tensor | None = None  # [m] the server's weights of the clients; None: their own n_i, or 1
-    means: Params | None = (
-        None  # of what all private rows tell, the same to everybody; then W is what clients have kept
-    )
+    means: Params | None = None  # of what all private rows tell, to everybody the same; then W is what clients have
     heard: Tensor | None = None  # [m] how many rounds were done when what they told was last counted; 0: never
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedaws.config import ClientsConfig, Config, ModelConfig, ServerConfig, SpreadConfig, TrainConfig
 from fedaws.core.aggregate import aggregate
-from fedaws.core.algorithm import broadcast, finish_round, finish_round_, run_round, sample_clients
+from fedaws.core.algorithm import broadcast, finish_round, run_round, sample_clients
 from fedaws.core.losses import positive_hinge
 from fedaws.core.methods import method_of
 from fedaws.data import FederatedData, from_arrays
@@ -192,7 +192,7 @@ def test_finish_round_leaves_the_old_state_alone_unless_told_to_reuse_it() -> No
     before = state.W.clone()
     after = finish_round(state, [update_of(1, 0.5, torch.tensor([0.0, 0.0, 1.0]))], cfg, rng())
     assert torch.equal(state.W, before)
-    reused = finish_round_(state, [update_of(1, 0.5, torch.tensor([0.0, 0.0, 1.0]))], cfg, rng())
+    reused = finish_round(state, [update_of(1, 0.5, torch.tensor([0.0, 0.0, 1.0]))], cfg, rng(), in_place=True)
     assert reused.W is state.W
     assert torch.equal(reused.W, after.W)
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import fedaws
 from fedaws.config import Config
 from fedaws.core import moments
-from fedaws.core.algorithm import run_round, settled
+from fedaws.core.algorithm import run_round
 from fedaws.core.losses import positive_hinge
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
+from fedaws.core.owners import settled
 from fedaws.core.sums import HEARD, changes_told, hear, make_sum_spread, means_of, nothing_heard, tell_moments
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError

@@ -12,7 +12,8 @@ from scipy.sparse import csr_matrix
 from torch.utils.data import TensorDataset
 
 from fedaws import FederatedData, from_arrays, from_dataset
-from fedaws.data.federated import as_features, as_input
+from fedaws.data.arrays import as_features
+from fedaws.data.federated import as_input
 from fedaws.data.label_sets import from_sparse
 from helpers import dense, refusal
 

@@ -12,19 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaws.config import ClientsConfig, Config
-from fedaws.core.aggregate import Aggregate, aggregate
+from fedaws.core.aggregate import aggregate
 from fedaws.core.defences import clip_to_median
-from fedaws.core.embedding_tables import step_table_
 from fedaws.core.guard import Guard
-from fedaws.core.method import Method, Weighting, When
+from fedaws.core.method import Method
 from fedaws.core.methods import method_of
-from fedaws.core.optimizers import is_matrix
-from fedaws.core.sampling import sample_classes, sampled_change
+from fedaws.core.owners import learn_weights, send_beside, spread_rows
+from fedaws.core.sampling import sample_classes
 from fedaws.core.schedule import schedule
-from fedaws.core.start import server_optimizer
-from fedaws.core.sums import HEARD, hear, means_of, nothing_heard
+from fedaws.core.server_step import step_all_rows, step_theta
 from fedaws.errors import FedawsError
-from fedaws.types import Broadcast, Memory, Params, RunClients, ServerState, Update
+from fedaws.types import Broadcast, RunClients, ServerState, Update
 
 
 def run_round(
@@ -39,24 +37,16 @@ def run_round(
     guard: Guard | None = None,
 ) -> ServerState:
     """One round. `available` are the ids of the clients that can take part; `method` is by default the configured one;
-    `guard` makes the round private.
-
-    `in_place` lets the new state take over the old one's W, tables and memories, too large to be copied every round.
+    `guard` makes the round private; `in_place` as in :func:`finish_round`.
     """
     method = method or method_of(cfg)
     cohort = guard.pick(available) if guard else sample_clients(available, cfg.clients, rng, num_examples)
     classes = None
     if method.rows == "all" and cfg.clients.sampled_classes is not None:
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
-    sent = broadcast(state, cohort, method.rows == "all", classes)
-    if method.own_spread:
-        means = means_of(method.own_spread, state.spread, state.W)
-        sent = replace(sent, means=means, heard=state.spread[HEARD][cohort])
-    if method.weighting:
-        sent = replace(sent, weights=_server_weights(state, method.weighting, cohort))
-    finish = finish_round_ if in_place else finish_round
+    sent = send_beside(broadcast(state, cohort, method.rows == "all", classes), state, method)
     updates = run_clients(sent) if len(cohort) else ()  # by independent coins perhaps nobody takes part
-    return finish(state, updates, cfg, rng, method, classes, guard)
+    return finish_round(state, updates, cfg, rng, method, classes, guard, in_place)
 
 
 def sample_clients(
@@ -98,75 +88,24 @@ def finish_round(
     method: Method | None = None,
     classes: Tensor | None = None,
     guard: Guard | None = None,
+    in_place: bool = False,
 ) -> ServerState:
-    """Lines 11–14: average θ, put the rows together, spread them. `classes` are an oracle's sample, if it has one."""
-    return finish_round_(_copied(state), updates, cfg, rng, method, classes, guard)
+    """Lines 11–14: average θ, put the rows together, spread them. `classes` are an oracle's sample, if it has one.
 
-
-def finish_round_(
-    state: ServerState,
-    updates: Iterable[Update],
-    cfg: Config,
-    rng: torch.Generator,
-    method: Method | None = None,
-    classes: Tensor | None = None,
-    guard: Guard | None = None,
-) -> ServerState:
-    """The same, with the old state's W, tables and memories changed in place."""
-    method, factor = method or method_of(cfg), schedule(cfg.train, state.round_num)
+    `in_place` lets the new state take over the old one's W, tables and memories, too large to be copied every round.
+    """
+    method = method or method_of(cfg)
+    factor = schedule(cfg.train, state.round_num)
+    state = state if in_place else _copied(state)
     total = aggregate(state, clip_to_median(updates) if cfg.defence.clip == "median" else updates)
     total = guard.release(state, total) if guard else total
-    state = replace(_step_theta(state, total.delta, cfg, method, factor), loss=total.loss)
-    if total.shared is not None:
-        state = _step_all_rows(state, total.shared, classes, cfg, method, factor)
-    W = state.W
+    state = step_theta(state, total.delta, cfg, method, factor)
+    state = step_all_rows(state, total.shared, classes, cfg, method, factor)
     if method.trains_own_row and len(total.classes):
-        W[total.classes] = F.normalize(total.rows, dim=1)
-    if method.spread and bool(total.rows.square().sum().isfinite()):  # else training diverged, and the caller sees it
-        when = When(state.round_num, factor * cfg.class_lr, factor)
-        memory = state.spread or method.spread.init(W)
-        moved = method.spread.step(W, total.classes, when, rng, memory)
-        state = replace(state, spread=_same_kind(memory, moved, "spread"))
-    if method.own_spread:
-        state = replace(state, spread=hear(state.spread, total.sums, total.cohort, state.round_num + 1))
-    if method.weighting and len(total.cohort):
-        state = replace(state, weighting=_learnt_weights(state, total, method))
-    return replace(state, round_num=state.round_num + 1)
-
-
-def settled(state: ServerState, cfg: Config, method: Method) -> ServerState:
-    """The state with every private row after the step that it is owed: the rows as their owners would use them now."""
-    if method.own_spread is None:
-        return state
-    means = means_of(method.own_spread, state.spread, state.W)
-    W = method.own_spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
-    return replace(state, W=W, spread=nothing_heard(method.own_spread, W, len(state.spread[HEARD])))
-
-
-def _server_weights(state: ServerState, weighting: Weighting, cohort: Tensor) -> Tensor:
-    memory = state.weighting or weighting.init(state.W)
-    weights = weighting.weights(memory, state.classes(cohort))
-    if weights.shape != cohort.shape or not bool((weights > 0).all()):
-        raise FedawsError(
-            f"the method's weights have shape {tuple(weights.shape)} or are not positive; wanted {len(cohort)} such"
-        )
-    return weights
-
-
-def _same_kind(before: Memory, after: Memory, owner: str) -> Memory:
-    """The memory after a step, refused unless a checkpoint can hold it: tensors with the names and shapes of `init`."""
-
-    def kinds(memory: Any) -> dict[str, str] | None:
-        if not isinstance(memory, dict) or not all(isinstance(tensor, Tensor) for tensor in memory.values()):
-            return None
-        return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in memory.items()}
-
-    if kinds(after) != kinds(before):
-        raise FedawsError(
-            f"the method's {owner} gave the memory {kinds(after) or type(after).__name__}; wanted that of its init, "
-            f"{kinds(before)}"
-        )
-    return after
+        state.W[total.classes] = F.normalize(total.rows, dim=1)
+    state = spread_rows(state, total, cfg, method, factor, rng)
+    state = learn_weights(state, total, method)
+    return replace(state, round_num=state.round_num + 1, loss=total.loss)
 
 
 def _copied(state: ServerState) -> ServerState:
@@ -174,62 +113,3 @@ def _copied(state: ServerState) -> ServerState:
     mappings = ("theta", "optimizer", "row_optimizer", "tables", "spread", "weighting")
     copies: dict[str, Any] = {name: {k: v.clone() for k, v in getattr(state, name).items()} for name in mappings}
     return replace(state, W=state.W.clone(), **copies)
-
-
-def _step_theta(state: ServerState, delta: Params, cfg: Config, method: Method, factor: float) -> ServerState:
-    """The server's optimiser on the averaged delta, and the decay of θ's matrices; tables have their own optimiser.
-
-    The optimiser sees delta / factor and its step is multiplied by the factor, which is what a learning-rate schedule
-    does to any optimiser; for plain averaging the two cancel.
-    """
-    if not delta:
-        return state
-    server, lr = server_optimizer(cfg, method), cfg.server.lr * factor
-    dense = {k: state.theta[k] for k, d in delta.items() if not d.is_sparse}
-    direction = {k: delta[k] if factor == 1 else delta[k] / factor for k in dense}
-    step, optimizer = Params(), state.optimizer
-    if dense:  # an encoder may be a table alone
-        step, optimizer = server.step(dense, direction, state.optimizer or server.init(dense), lr)
-    kept = 1 - cfg.server.weight_decay * lr
-    theta = {k: (v * kept if kept < 1 and is_matrix(v) else v) + step[k] for k, v in dense.items()}
-    tables = dict(state.tables)
-    for name in delta.keys() - dense.keys():
-        theta[name] = step_table_(name, state.theta[name], delta[name], tables, cfg.server, factor)
-    theta = {k: theta[k] for k in state.theta}
-    average = _averaged(state, {k: theta[k] for k in dense}, cfg.server.average)
-    return replace(state, theta=theta, optimizer=optimizer, tables=tables, average=average)
-
-
-def _step_all_rows(
-    state: ServerState, shared: Tensor, classes: Tensor | None, cfg: Config, method: Method, factor: float
-) -> ServerState:
-    """The server's optimiser on W, which an oracle's clients all train; of a sample only the rows sent are moved."""
-    memory = dict(state.row_optimizer)
-    if classes is None:
-        server = server_optimizer(cfg, method)
-        direction = {"W": shared if factor == 1 else shared / factor}
-        step, memory = server.step({"W": state.W}, direction, memory or server.init(direction), cfg.server.lr * factor)
-        W = state.W + step["W"]
-        return replace(state, W=F.normalize(W, dim=1) if cfg.model.normalize else W, row_optimizer=memory)
-    change = sampled_change(shared, classes, len(state.W))
-    W, rows = step_table_("W", state.W, change, memory, cfg.server, factor), change.indices()[0]
-    if cfg.model.normalize:
-        W.index_copy_(0, rows, F.normalize(W.index_select(0, rows), dim=1))
-    return replace(state, W=W, row_optimizer=memory)
-
-
-def _averaged(state: ServerState, theta: Params, decay: float) -> Params:
-    """The exponential average of θ, over fewer rounds at the start, so that θ⁰ is soon forgotten; not of tables, of
-    which a round may touch few rows.
-    """
-    if not decay:
-        return {}
-    decay = min(decay, (state.round_num + 1) / (state.round_num + 10))
-    return {k: state.averaged[k].lerp(v, 1 - decay) for k, v in theta.items()}
-
-
-def _learnt_weights(state: ServerState, total: Aggregate, method: Method) -> Memory:
-    assert method.weighting is not None
-    memory = state.weighting or method.weighting.init(state.W)
-    learnt = method.weighting.learn(memory, state.classes(total.cohort), total.losses)
-    return _same_kind(memory, learnt, "weighting")

@@ -70,13 +70,13 @@ def attendance_of(cfg: Config, num_classes: int) -> Attendance:
             f"class {one} leaves in round {int(leaves[one])} and joins in round {int(joins[one])}; wanted each of "
             f"clients.leave later than in clients.join ({len(early)} of {num_classes:,} classes are not)"
         )
-    found = Attendance(joins, leaves)
-    if (cfg.clients.join or cfg.clients.leave) and found.fewest < 2:
+    attendance = Attendance(joins, leaves)
+    if (cfg.clients.join or cfg.clients.leave) and attendance.fewest < 2:
         raise FedawsError(
-            f"clients.join and leave have a round with {found.fewest} of {num_classes:,} classes; wanted at least two, "
-            "to tell apart"
+            f"clients.join and leave have a round with {attendance.fewest} of {num_classes:,} classes; wanted at "
+            "least two, to tell apart"
         )
-    return found
+    return attendance
 
 
 def _moved(moves: Moves, order: Tensor, key: str, otherwise: int) -> Tensor:

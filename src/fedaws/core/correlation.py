@@ -35,10 +35,13 @@ def correlations(cooccurrence: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(torch.stack([c, y]), shares, counts.shape, check_invariants=False).coalesce()
 
 
-def correlated_spread(slopes_of: Slopes, curvature: float, cooccurrence: Tensor, weight: float) -> Spread:
+def correlated_spread(slopes_of: Slopes, curvature: float, cooccurrence: Tensor | None, weight: float) -> Spread:
     r"""Steps on :math:`\sum_{c \ne y} \varphi_{cy}(w_c \cdot w_y)` over all ordered pairs, bounded as in
-    docs/bounded-step.md with :math:`\rho_c = \sum_y |\varphi'_{cy}|`; in row blocks.
+    docs/bounded-step.md with :math:`\rho_c = \sum_y |\varphi'_{cy}|`; in row blocks. Without
+    the numbers it moves nothing.
     """
+    if cooccurrence is None:
+        return Spread(lambda W, classes, when, rng, memory: memory)
     known = correlations(cooccurrence)
 
     def step(W: Tensor, _: Tensor, when: When, __: torch.Generator, memory: Memory) -> Memory:

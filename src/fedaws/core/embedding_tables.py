@@ -43,14 +43,6 @@ def step_table_(name: str, table: Tensor, change: Tensor, memory: Memory, cfg: S
     if cfg.table_optimizer == "sgd":
         return table.index_add_(0, ids, rows * lr)
     squares = memory.setdefault(name, rows.new_zeros(len(table)))
-    squares.index_add_(0, ids, (_lengths(rows) / factor).square_())
-    return table.index_add_(0, ids, rows * _as_column(lr / (squares.index_select(0, ids).sqrt_() + _EPS), rows))
-
-
-def _lengths(rows: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1)
-    return lengths
-
-
-def _as_column(values: Tensor, rows: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (rows.ndim - 1))
+    squares.index_add_(0, ids, (torch.linalg.vector_norm(rows.flatten(1), dim=1) / factor).square_())
+    scale = lr / (squares.index_select(0, ids).sqrt_() + _EPS)
+    return table.index_add_(0, ids, rows * scale.view(-1, *[1] * (rows.ndim - 1)))

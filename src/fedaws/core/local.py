@@ -5,7 +5,6 @@ client on a device. All three therefore compute the same thing.
 """
 
 from collections.abc import Callable, Iterable
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from fedaws.config import Config
 from fedaws.core import losses
-from fedaws.core.method import Method, OwnLoss, PlacedLoss, SharedLoss
+from fedaws.core.method import Method
 from fedaws.core.optimizers import make_optimizer
 from fedaws.errors import FedawsError
 from fedaws.sparse import Rows
@@ -50,25 +49,21 @@ def on_sphere(embeddings: Tensor) -> Tensor:
 
 def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> ExampleLosses:
     """The method's loss of each example, as a function of what a client has."""
-    normalize, count, loss = cfg.model.normalize, cfg.clients.sampled_classes, method.loss
+    normalize, count = cfg.model.normalize, cfg.clients.sampled_classes
+    loss: Callable[..., Tensor] = method.loss
     sample = None if count is None else losses.Sample(min(count, num_classes), num_classes)
-
-    def of_own_row(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
-        embeddings = embed(encoder, theta, x, normalize).reshape(*w.shape[:-2], -1, w.shape[-1])
-        return _per_example(cast(OwnLoss, loss)(embeddings, w), embeddings)
 
     def of_own_rows(theta: Params, w: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize).reshape(*w.shape[:-2], -1, w.shape[-1])
-        return _per_example(cast(PlacedLoss, loss)(embeddings, y.reshape(embeddings.shape[:-1]), w), embeddings)
+        places = [y.reshape(embeddings.shape[:-1])] if method.classes_per_client > 1 else []
+        return _per_example(loss(embeddings, *places, w), embeddings)
 
     def of_all_rows(theta: Params, W: Tensor, x: Rows, y: Tensor) -> Tensor:
         embeddings = embed(encoder, theta, x, normalize)
         rows = F.normalize(W, dim=-1) if normalize else W
-        return _per_example(cast(SharedLoss, loss)(embeddings, y, rows, sample=sample), embeddings)
+        return _per_example(loss(embeddings, y, rows, sample=sample), embeddings)
 
-    if method.rows == "all":
-        return of_all_rows
-    return of_own_rows if method.classes_per_client > 1 else of_own_row
+    return of_all_rows if method.rows == "all" else of_own_rows
 
 
 def _per_example(losses: Tensor, embeddings: Tensor) -> Tensor:
@@ -76,6 +71,12 @@ def _per_example(losses: Tensor, embeddings: Tensor) -> Tensor:
         got, wanted = tuple(losses.shape), tuple(embeddings.shape[:-1])
         raise FedawsError(f"the method's loss has shape {got}; wanted one number per example, {wanted}")
     return losses
+
+
+def loss_of_score(cfg: Config, method: Method) -> losses.OfScore | None:
+    """The method's loss where it is one of the score with the client's only row, both on the sphere; else None."""
+    own_score = cfg.model.normalize and method.rows != "all" and method.classes_per_client == 1
+    return method.loss if own_score and isinstance(method.loss, losses.OfScore) else None
 
 
 def score_gradient(loss: losses.OfScore, z: Tensor, w: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,11 +100,7 @@ def score_gradient(loss: losses.OfScore, z: Tensor, w: Tensor, share: Tensor) ->
 
 def own_gradient(loss_of: ExampleLosses) -> Gradient:
     """∇ of one client's risk, and the risk."""
-
-    def risk(theta: Params, w: Tensor, x: Rows, y: Tensor, share: Tensor) -> Tensor:
-        return (loss_of(theta, w, x, y) * share).sum()
-
-    return _gradient(risk)
+    return _gradient(lambda theta, w, x, y, share: (loss_of(theta, w, x, y) * share).sum())
 
 
 def stacked_gradient(loss_of: ExampleLosses) -> Gradient:
@@ -125,14 +122,19 @@ def stacked_gradient(loss_of: ExampleLosses) -> Gradient:
 
 def _gradient(risks_of: Callable[[Params, Tensor, Rows, Tensor, Tensor], Tensor]) -> Gradient:
     def gradient(theta: Params, w: Tensor, x: Rows, y: Tensor, share: Tensor) -> tuple[tuple[Params, Tensor], Tensor]:
-        leaves = {k: v.detach().requires_grad_() for k, v in theta.items()}
+        leaves = leaves_of(theta)
         w = w.detach().requires_grad_()
         with torch.enable_grad():
             risks = risks_of(leaves, w, x, y, share)
-            found = torch.autograd.grad(risks.sum(), [*leaves.values(), w], materialize_grads=True)
-        return (dict(zip(leaves, found, strict=False)), found[-1]), risks.detach()
+            gradients = torch.autograd.grad(risks.sum(), [*leaves.values(), w], materialize_grads=True)
+        return (dict(zip(leaves, gradients, strict=False)), gradients[-1]), risks.detach()
 
     return gradient
+
+
+def leaves_of(theta: Params) -> Params:
+    """The same parameters, from which gradients are taken."""
+    return {k: v.detach().requires_grad_() for k, v in theta.items()}
 
 
 def local_update(

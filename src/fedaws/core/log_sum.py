@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaws.machine.blocks import SCORES
+from fedaws.machine.blocks import SCORES, slices
 
 
 def log_sum_of_others(embeddings: Tensor, labels: Tensor, W: Tensor) -> Tensor:
@@ -25,18 +25,18 @@ def log_sum_of_others(embeddings: Tensor, labels: Tensor, W: Tensor) -> Tensor:
     >>> log_sum_of_others(torch.zeros(1, 2), torch.tensor([0]), torch.ones(3, 2))  # log 2
     tensor([0.6931])
     """
-    found: Tensor = _LogSumOfOthers.apply(embeddings, labels, W)  # type: ignore[no-untyped-call]
-    return found
+    log_sums: Tensor = _LogSumOfOthers.apply(embeddings, labels, W)  # type: ignore[no-untyped-call]
+    return log_sums
 
 
 class _LogSumOfOthers(torch.autograd.Function):
     @staticmethod
     def forward(embeddings: Tensor, labels: Tensor, W: Tensor) -> Tensor:
-        found = embeddings.new_empty(len(embeddings))
+        log_sums = embeddings.new_empty(len(embeddings))
         for block, scores in _score_blocks(embeddings, labels, W):
             largest = scores.amax(1)
-            found[block] = scores.sub_(largest[:, None]).exp_().sum(1).log_().add_(largest)
-        return found
+            log_sums[block] = scores.sub_(largest[:, None]).exp_().sum(1).log_().add_(largest)
+        return log_sums
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -44,10 +44,10 @@ class _LogSumOfOthers(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        embeddings, labels, W, found = ctx.saved_tensors
+        embeddings, labels, W, log_sums = ctx.saved_tensors
         of_embeddings, of_W = torch.empty_like(embeddings), torch.zeros_like(W)
         for block, scores in _score_blocks(embeddings, labels, W):
-            shares = scores.sub_(found[block, None]).exp_().mul_(upstream[block, None])
+            shares = scores.sub_(log_sums[block, None]).exp_().mul_(upstream[block, None])
             torch.mm(shares, W, out=of_embeddings[block])
             if ctx.needs_input_grad[2]:
                 of_W.addmm_(shares.T, embeddings[block])
@@ -72,9 +72,8 @@ def _score_blocks(embeddings: Tensor, labels: Tensor, W: Tensor) -> Iterator[tup
     """Blocks of examples with their scores, −∞ for the own class; all in one buffer, good until the next."""
     step = max(1, SCORES // len(W))
     buffer = embeddings.new_empty(min(step, len(embeddings)), len(W))
-    for start in range(0, len(embeddings), step):
-        block = slice(start, min(start + step, len(embeddings)))
-        scores = torch.mm(embeddings[block], W.T, out=buffer[: block.stop - start])
+    for block in slices(len(embeddings), step):
+        scores = torch.mm(embeddings[block], W.T, out=buffer[: block.stop - block.start])
         there = (labels[block] < len(W)).nonzero().ravel()
         scores[there, labels[block][there]] = -math.inf
         yield block, scores

@@ -150,10 +150,6 @@ def _scores(embeddings: Tensor, labels: Tensor, W: Tensor, sample: Sample | None
     return (embeddings * W.index_select(0, labels)).sum(-1), embeddings @ W[: sample.size].T
 
 
-def _is_own(values: Tensor, labels: Tensor) -> Tensor:
-    return torch.arange(values.shape[-1], device=values.device) == labels[:, None]
-
-
 def _stands_for(labels: Tensor, sample: Sample) -> Tensor:
     """(C − 1)/n: how many classes each of an example's others in the sample stands for, [B]."""
     return (sample.num_classes - 1) / (sample.size - (labels < sample.size).to(torch.float32))
@@ -161,5 +157,6 @@ def _stands_for(labels: Tensor, sample: Sample) -> Tensor:
 
 def _sum_over_others(values: Tensor, labels: Tensor, sample: Sample | None = None) -> Tensor:
     """Σ over c ≠ y of values[:, c], with the own entry left out rather than subtracted (inf − inf, cancellation)."""
-    total = values.masked_fill(_is_own(values, labels), 0).sum(-1)
+    own = torch.arange(values.shape[-1], device=values.device) == labels[:, None]
+    total = values.masked_fill(own, 0).sum(-1)
     return total if sample is None else total * _stands_for(labels, sample)

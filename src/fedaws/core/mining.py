@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaws.core.rows import best_of, here, ids_of, largest, own_part, places_of, put_together, summed
+from fedaws.core.sampling import positions
 from fedaws.errors import FedawsError
 from fedaws.machine import blocks
 from fedaws.sparse import starts_of
@@ -40,12 +41,12 @@ def nearest(
     if candidates is None:  # each process looks among its own rows
         pool = here(W)
         shift = _half_squared_norms(W, pool)
-        scores, found = best_columns(queries, pool, num_neighbors, places_of(W, cohort), shift)
-        return best_of(W, scores, ids_of(W, found), num_neighbors)[1]
+        scores, places = best_columns(queries, pool, num_neighbors, places_of(W, cohort), shift)
+        return best_of(W, scores, ids_of(W, places), num_neighbors)[1]
     pool, part = W[candidates], own_part(W, len(cohort))  # for its own queries among all of C′
-    own = _positions(cohort[part], candidates)
-    _, found = best_columns(queries[part], pool, num_neighbors, own, _half_squared_norms(W, pool))
-    return put_together(W, candidates[found], len(cohort))
+    own = positions(candidates, cohort[part])
+    _, places = best_columns(queries[part], pool, num_neighbors, own, _half_squared_norms(W, pool))
+    return put_together(W, candidates[places], len(cohort))
 
 
 def nearest_known_(
@@ -72,9 +73,9 @@ def nearest_known_(
     nobody = ids < 0
     nobody[:, 1:] |= ids[:, 1:] == ids[:, :-1]
     scores = _scores_of(W, queries, ids.clamp_min_(0)).masked_fill_(nobody, -torch.inf)
-    found = ids.gather(1, scores.topk(k, dim=1).indices)
-    known[cohort] = found.to(known.dtype)
-    return found
+    neighbors = ids.gather(1, scores.topk(k, dim=1).indices)
+    known[cohort] = neighbors.to(known.dtype)
+    return neighbors
 
 
 def _scores_of(W: Tensor, queries: Tensor, ids: Tensor) -> Tensor:
@@ -127,8 +128,7 @@ def _best_in_tiles(
         mine = ((own >= start) & (own < stop)).nonzero().squeeze(1)
         tile[mine, own[mine] - start] = -torch.inf
         if scores.shape[1] < k or len(part) % _GROUP:
-            found = tile.topk(min(k, len(part)), dim=1)
-            better, places = found.values, found.indices
+            better, places = tile.topk(min(k, len(part)), dim=1)
         else:
             better, places = _above(tile, scores[:, -1])
         scores, columns = torch.cat([scores, better], 1), torch.cat([columns, places + start], 1)
@@ -151,13 +151,6 @@ def _above(tile: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     better, columns = tile.new_full((m, most), -torch.inf), row.new_zeros(m, most)
     better[row, place], columns[row, place] = values[hit, member], member * groups + group[hit]
     return better, columns
-
-
-def _positions(cohort: Tensor, candidates: Tensor) -> Tensor:
-    """Where each of the cohort stands among the candidates, −1 if it does not."""
-    ordered, order = candidates.sort()
-    place = torch.searchsorted(ordered, cohort).clamp_max_(len(ordered) - 1)
-    return torch.where(ordered[place] == cohort, order[place], -1)
 
 
 def _half_squared_norms(W: Tensor, pool: Tensor) -> Tensor | None:

@@ -76,17 +76,6 @@ def whitening(covariance: Tensor, share: float) -> Tensor:
     return step
 
 
-def subtract_(W: Tensor, shift: Tensor) -> Tensor:
-    """Take the same vector from every row; back on the sphere."""
-    apart_(here(W), shift, None)
-    return W
-
-
-def largest_eigenvalue(gram: Tensor) -> float:
-    """Of a symmetric matrix."""
-    return float(torch.linalg.eigvalsh(gram)[-1])
-
-
 def to_sphere_(rows: Tensor, moved: Tensor) -> Tensor:
     """Write `moved` into `rows` at unit length; a row that has lost all length (or is not finite) stays as it was."""
     norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)

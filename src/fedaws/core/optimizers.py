@@ -50,12 +50,12 @@ def sgd(momentum: float = 0.0) -> Optimizer:
     """
 
     def step(_: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
-        if momentum == 0:
-            return _times(direction, lr), memory
-        memory = _decayed(memory, "momentum", direction, momentum, 1.0)
-        return {k: lr * memory[f"momentum/{k}"] for k in direction}, memory
+        if momentum:
+            memory = _decayed(memory, "momentum", direction, momentum, 1.0)
+            direction = {k: memory[f"momentum/{k}"] for k in direction}
+        return {k: lr * d for k, d in direction.items()}, memory
 
-    return Optimizer(_zeros("momentum") if momentum else _nothing, step)
+    return Optimizer(_zeros("momentum") if momentum else _zeros(), step)
 
 
 def adagrad() -> Optimizer:
@@ -111,14 +111,13 @@ def from_torch(factory: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> 
     """
 
     def run(params: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
-        names = list(direction)
-        leaves = [params[name].detach().clone().requires_grad_() for name in names]
-        optimizer = factory(leaves)
-        for leaf, name in zip(leaves, names, strict=True):
+        leaves = {name: params[name].detach().clone().requires_grad_() for name in direction}
+        optimizer = factory(list(leaves.values()))
+        for name, leaf in leaves.items():
             leaf.grad = -direction[name]
-            kept = {key.split("/", 1)[0]: t.clone() for key, t in memory.items() if key.split("/", 1)[-1] == name}
-            if kept and bool(memory["begun"]):
-                optimizer.state[leaf] = kept
+            own = {key.partition("/")[0]: t.clone() for key, t in memory.items() if key.partition("/")[2] == name}
+            if own and bool(memory["begun"]):
+                optimizer.state[leaf] = own
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * lr
         try:
@@ -129,14 +128,10 @@ def from_torch(factory: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> 
                 f"torch.optim.{type(optimizer).__name__} cannot step by a gradient alone (it wants a closure); "
                 "take another torch.optim class"
             ) from None
-        states = zip(names, leaves, strict=True)
-        found = {
-            f"{key}/{name}": _kept(key, value) for name, leaf in states for key, value in optimizer.state[leaf].items()
-        }
-        return {k: leaf.detach() - params[k] for k, leaf in zip(names, leaves, strict=True)}, {
-            **found,
-            "begun": torch.ones(()),
-        }
+        memory = {"begun": torch.ones(())}
+        for name, leaf in leaves.items():
+            memory |= {f"{key}/{name}": _saved(key, value) for key, value in optimizer.state[leaf].items()}
+        return {name: leaf.detach() - params[name] for name, leaf in leaves.items()}, memory
 
     def init(params: Params) -> Memory:
         """The names and shapes that the memory will have; PyTorch makes it at the first step."""
@@ -146,7 +141,7 @@ def from_torch(factory: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> 
     return Optimizer(init, run)
 
 
-def _kept(key: str, value: Any) -> Tensor:
+def _saved(key: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise FedawsError(
             f"the optimiser keeps {key!r} as {type(value).__name__}, which cannot be saved; wanted tensors only: "
@@ -181,16 +176,8 @@ def _even(tensor: Tensor) -> Tensor:
     return tensor * (0.3 / (tensor.square().mean().sqrt() + _EPS))
 
 
-def _nothing(_: Params) -> Memory:
-    return {}
-
-
 def _zeros(*names: str) -> Init:
     return lambda params: {f"{name}/{k}": torch.zeros_like(v) for name in names for k, v in params.items()}
-
-
-def _times(direction: Params, lr: float) -> Params:
-    return {k: lr * d for k, d in direction.items()}
 
 
 def _squared(params: Params) -> Params:

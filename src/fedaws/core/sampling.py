@@ -33,13 +33,14 @@ def sample_classes(own: Tensor, count: int, num_classes: int, rng: torch.Generat
 
 
 def positions(classes: Tensor, y: Tensor) -> Tensor:
-    """Where in `classes` each label stands.
+    """Where in `classes` each label stands; −1 if it does not.
 
-    >>> positions(torch.tensor([7, 2, 5]), torch.tensor([[5, 7], [2, 2]])).tolist()
-    [[2, 0], [1, 1]]
+    >>> positions(torch.tensor([7, 2, 5]), torch.tensor([[5, 7], [2, 3]])).tolist()
+    [[2, 0], [1, -1]]
     """
     ordered, order = classes.sort()
-    return order[torch.searchsorted(ordered, y)]
+    place = torch.searchsorted(ordered, y).clamp_max_(len(ordered) - 1)
+    return torch.where(ordered[place] == y, order[place], -1)
 
 
 def sampled_change(change: Tensor, classes: Tensor, num_classes: int) -> Tensor:

@@ -23,7 +23,7 @@ from fedaws.config import Config, SpreadConfig
 from fedaws.core.method import Spread, When
 from fedaws.core.mining import nearest as nearest  # noqa: PLC0414 - callers say spreadout.nearest
 from fedaws.core.mining import nearest_known_
-from fedaws.core.moments import due, largest_eigenvalue, moments_, subtract_, to_sphere_
+from fedaws.core.moments import apart_, due, moments_, to_sphere_
 from fedaws.core.optimizers import make_optimizer
 from fedaws.core.pairs import Pair, hinge, make_pair
 from fedaws.core.rows import gram, here, ids_of, kept_beside, largest, places_of, summed, total, whole
@@ -33,7 +33,7 @@ from fedaws.types import Memory
 Distance = Literal["cosine", "euclidean"]
 
 NEIGHBORS = "neighbors"
-"""The memory of mining: the neighbours of each class as far as they were found, [C, k]."""
+"""The memory of mining: the neighbours of each class as far as they were found, [C, k]; −1: none yet."""
 
 
 # --- the regularisers -----------------------------------------------------------------------------------------------
@@ -49,7 +49,8 @@ def spreadout(W: Tensor, margin: float, distance: Distance = "cosine") -> Tensor
     """
     total = W.new_zeros(())
     for rows in row_blocks(len(W), len(W)):
-        gap = (margin - _distances(W[rows], W, distance)).clamp_min(0).square()
+        distances = 1 - W[rows] @ W.T if distance == "cosine" else torch.cdist(W[rows], W)
+        gap = (margin - distances).clamp_min(0).square()
         own = torch.arange(rows.start, rows.stop, device=W.device)
         total = total + gap.scatter(1, own[:, None], 0.0).sum()
     return total
@@ -74,10 +75,6 @@ def spreadout_nearest(
     if distance == "cosine":
         return -(1 - (own * others).sum(-1)).square().sum()
     return -(own - others).square().sum()
-
-
-def _distances(rows: Tensor, W: Tensor, distance: Distance) -> Tensor:
-    return 1 - rows @ W.T if distance == "cosine" else torch.cdist(rows, W)
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
@@ -164,8 +161,11 @@ def make_spread(cfg: Config) -> Spread:
     """The configured way of keeping the classes apart."""
 
     def init(W: Tensor) -> Memory:
-        known = no_neighbors_yet(cfg.spread, W)
-        return make_optimizer(cfg.spread.optimizer).init({"W": W}) | ({} if known is None else {NEIGHBORS: known})
+        memory, k = make_optimizer(cfg.spread.optimizer).init({"W": W}), resolve_neighbors(cfg.spread, len(W))
+        mines = cfg.spread.regularizer != "moments" and cfg.spread.candidates != "all"
+        if cfg.spread.remember and mines and k != "all":
+            memory[NEIGHBORS] = kept_beside(W, (k,), -1, torch.int32)
+        return memory
 
     def step(W: Tensor, classes: Tensor, when: When, rng: torch.Generator, memory: Memory) -> Memory:
         all_rows = due(cfg.spread.every, when.round_num, len(W), cfg.clients.per_round)
@@ -200,42 +200,15 @@ def spread_(
             moments_(W, cfg.center or pair is None, factor * cfg.whitening if whiten else 0)
         if pair is None or step == 0:
             continue
-        if cfg.optimizer == "sgd":
-            _pair_step_(W, cohort, cfg, pair, step, rng, factor, memory)
-        else:
-            _optimizer_step_(W, _gradient_of_all(W, cohort, cfg, pair, rng, memory), cfg, step, memory)
+        k = resolve_neighbors(cfg, len(W))
+        mined = None if k == "all" or not len(cohort) else _mine(W, cohort, cfg, k, pair, rng, memory)
+        if cfg.optimizer != "sgd":
+            _optimizer_step_(W, _gradient_of_all(W, pair, k, mined), cfg, step, memory)
+        elif k == "all":
+            _step_on_all_(W, cfg, pair, step, factor)
+        elif mined is not None:
+            _mined_step_(W, cfg, pair, step, factor, mined)
     return W
-
-
-def _pair_step_(
-    W: Tensor,
-    cohort: Tensor,
-    cfg: SpreadConfig,
-    pair: Pair,
-    step: float,
-    rng: torch.Generator,
-    factor: float,
-    memory: Memory,
-) -> None:
-    k = resolve_neighbors(cfg, len(W))
-    if cfg.regularizer == "nearest" and k == "all":
-        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
-        share = 4 * step / (1 + 4 * step * len(W))
-        share = min(share, factor / len(W)) if cfg.bounded else share
-        subtract_(W, share * total(W))
-    elif k == "all":
-        gradient, slopes = pairs_gradient(W, pair)
-        if cfg.bounded:
-            bound = smoothness(float(largest(W, slopes.max())), spectral_square(W), pair.curvature)
-            step = min(step, factor / (2 * bound)) if bound else step  # 0: of rows that training has lost
-        to_sphere_(here(W), here(W).sub(gradient, alpha=step))
-    elif len(cohort):
-        mined = _mine(W, cohort, cfg, k, pair, rng, memory)
-        rows, steps = here(W)[mined.places], torch.full_like(mined.slopes, step)
-        if cfg.bounded:
-            steps = steps.minimum(factor / (2 * mined_smoothness(mined, pair)))
-        moved = rows - steps[:, None] * mined.gradient
-        here(W).index_copy_(0, mined.places, to_sphere_(rows, moved))
 
 
 def _mine(
@@ -250,19 +223,35 @@ def _mine(
     return mined_gradient(W, cohort, neighbors, pair, queries)
 
 
-def _gradient_of_all(
-    W: Tensor, cohort: Tensor, cfg: SpreadConfig, pair: Pair, rng: torch.Generator, memory: Memory
-) -> Tensor:
+def _step_on_all_(W: Tensor, cfg: SpreadConfig, pair: Pair, step: float, factor: float) -> None:
+    if pair.of_distance:
+        # ∇_c = −4 (C w_c − Σ w): at unit length again, the literal step takes away this much of Σ w, at most the mean.
+        share = 4 * step / (1 + 4 * step * len(W))
+        share = min(share, factor / len(W)) if cfg.bounded else share
+        apart_(here(W), share * total(W), None)
+        return
+    gradient, slopes = pairs_gradient(W, pair)
+    if cfg.bounded:
+        bound = smoothness(float(largest(W, slopes.max())), spectral_square(W), pair.curvature)
+        step = min(step, factor / (2 * bound)) if bound else step  # 0: of rows that training has lost
+    to_sphere_(here(W), here(W).sub(gradient, alpha=step))
+
+
+def _mined_step_(W: Tensor, cfg: SpreadConfig, pair: Pair, step: float, factor: float, mined: Mined) -> None:
+    rows, steps = here(W)[mined.places], torch.full_like(mined.slopes, step)
+    if cfg.bounded:
+        steps = steps.minimum(factor / (2 * mined_smoothness(mined, pair)))
+    moved = rows - steps[:, None] * mined.gradient
+    here(W).index_copy_(0, mined.places, to_sphere_(rows, moved))
+
+
+def _gradient_of_all(W: Tensor, pair: Pair, k: int | Literal["all"], mined: Mined | None) -> Tensor:
     """∇reg for all rows that are here: an optimiser's memory moves also those that no pair touches."""
-    k = resolve_neighbors(cfg, len(W))
     if k == "all":
         gradient = pairs_gradient(W, pair)[0]
         return gradient.sub_(here(W), alpha=4.0 * (len(W) - 1)) if pair.of_distance else gradient
     gradient = torch.zeros_like(here(W))
-    if len(cohort):
-        mined = _mine(W, cohort, cfg, k, pair, rng, memory)
-        gradient.index_copy_(0, mined.places, mined.gradient)
-    return gradient
+    return gradient if mined is None else gradient.index_copy_(0, mined.places, mined.gradient)
 
 
 def _optimizer_step_(W: Tensor, gradient: Tensor, cfg: SpreadConfig, step: float, memory: Memory) -> None:
@@ -293,10 +282,8 @@ def mined_smoothness(mined: Mined, pair: Pair) -> Tensor:
 
 def spectral_square(W: Tensor) -> float:
     """σ² = ‖W‖₂²."""
-    if len(W) >= W.shape[1]:
-        return largest_eigenvalue(gram(W))
-    rows = whole(W)
-    return largest_eigenvalue(rows @ rows.T)
+    products = gram(W) if len(W) >= W.shape[1] else whole(W) @ whole(W).T
+    return float(torch.linalg.eigvalsh(products)[-1])
 
 
 # --- choices --------------------------------------------------------------------------------------------------------
@@ -326,14 +313,6 @@ def sample_candidates(cfg: SpreadConfig, num_classes: int, rng: torch.Generator,
     return drawn.sort().values.to(device)
 
 
-def no_neighbors_yet(cfg: SpreadConfig, W: Tensor) -> Tensor | None:
-    """What is known of the classes' neighbours before the first round, [C, k]; None if they are not remembered."""
-    k = resolve_neighbors(cfg, len(W))
-    if not cfg.remember or cfg.candidates == "all" or cfg.regularizer == "moments" or k == "all":
-        return None
-    return kept_beside(W, (k,), -1, torch.int32)
-
-
 def reachable_margin(num_classes: int, dim: int) -> float:
     r"""No ν above this lets eq. (6) be zero: 1 + 1/(C − 1) for C ≤ d + 1 (a simplex), 1 for C ≤ 2d.
 
@@ -359,5 +338,4 @@ def reachable_margin(num_classes: int, dim: int) -> float:
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """Slices of so many rows that a block with as many columns is a tile."""
-    height = max(1, blocks.TILE // max(1, columns))
-    return (slice(s, min(s + height, rows)) for s in range(0, rows, height))
+    return blocks.slices(rows, max(1, blocks.TILE // max(1, columns)))

@@ -59,7 +59,6 @@ def leave_out(x: SparseRows, draws: Tensor, part: float) -> SparseRows:
     place = torch.arange(len(rows), device=x.device) - x.starts[rows]
     chance = hash_tensor(0, draws.to(x.device)[rows], place)  # of 40 bits
     highest = chance.new_zeros(len(x)).scatter_reduce_(0, rows, chance, "amax")
-    kept = (chance >= part * 2**40) | (chance == highest[rows])
-    counts = torch.bincount(rows[kept], minlength=len(x))
-    values = None if x.values is None else x.values[kept]
-    return SparseRows(x.indices[kept], values, starts_of(counts), x.width)
+    stays = (chance >= part * 2**40) | (chance == highest[rows])
+    counts = torch.bincount(rows[stays], minlength=len(x))
+    return x.with_entries(lambda entries: entries[stays], starts_of(counts))

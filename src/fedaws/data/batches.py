@@ -23,7 +23,7 @@ class _Cohort(NamedTuple):
     clients: Tensor
     starts: Tensor  # its first example
     counts: Tensor  # its examples
-    per_epoch: Tensor  # its batches an epoch
+    per_epoch: Tensor  # its batches per epoch
 
 
 class BatchPlan:

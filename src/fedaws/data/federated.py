@@ -1,22 +1,20 @@
-"""Who has which examples: class → its positives, and their partition onto clients."""
+"""Who has which examples: class → its positives."""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from typing import Any, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.strangers import Part, Strangers, Wanted, draw_strangers, renumbered
+from fedaws.data.arrays import as_features, as_labels, channels_last, checked_names, stacked_pairs
+from fedaws.data.partition import TestedOn, deal_out, hold_out, what_is_tested
+from fedaws.data.strangers import Part, Strangers, Wanted, draw_strangers, renumbered, strangers_of
 from fedaws.errors import FedawsError
-from fedaws.hashing import hash64
-from fedaws.sparse import Rows, SparseRows, starts_of
+from fedaws.sparse import Rows, SparseRows
 from fedaws.types import ClassFacts
 
-TestedOn = Literal["test", "held-out", "training"]
-_LABELS = "integer labels 0 … classes − 1"
 _MOST_HASHED = 1 << 26  # bytes
 
 
@@ -142,7 +140,7 @@ def from_arrays(
         drawn = draw_strangers(labels.unique().tolist(), called, strangers, test_strangers, strangers_seed)
         away = [number for numbers in drawn.values() for number in numbers]
         sources = [(features, labels)] if x_test is None else [(features, labels), (test_features, test_labels)]
-        apart = {part: _strangers(sources, numbers, called) for part, numbers in drawn.items()}
+        apart = {part: strangers_of(sources, numbers, called) for part, numbers in drawn.items()}
         number = renumbered(classes, away)
         features, labels = _of_clients(features, number[labels])
         test_features, test_labels = _of_clients(test_features, number[test_labels])
@@ -157,13 +155,13 @@ def from_arrays(
         _no_empty_class(labels, classes, "lower validation" if validation else "renumber the labels")
     order, starts, class_of = deal_out(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
-        x=_channels_last(features[order]),
+        x=channels_last(features[order]),
         y=labels[order],
         starts=starts,
         class_of=class_of,
         num_classes=classes,
         # In torch's own memory: NumPy's is aligned otherwise, and sums round otherwise.
-        x_test=_channels_last(test_features.clone()),
+        x_test=channels_last(test_features.clone()),
         y_test=test_labels,
         class_names=names,
         tested_on=tested_on,
@@ -171,35 +169,6 @@ def from_arrays(
         strangers=apart.get("strangers"),
         test_strangers=apart.get("test_strangers"),
     )
-
-
-def _strangers(
-    sources: Sequence[tuple[Tensor, Tensor]], numbers: Sequence[int], names: Sequence[str]
-) -> Strangers | None:
-    """The examples of these classes out of all (x, y)."""
-    if not numbers:
-        return None
-    picked = [(x, y, torch.isin(y, torch.tensor(numbers))) for x, y in sources]
-    x = torch.cat([x[rows] for x, _, rows in picked])
-    people = torch.cat([y[rows] for _, y, rows in picked])
-    return Strangers(_channels_last(x), people, tuple(names[number] for number in numbers))
-
-
-def _of_clients(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Without the rows of strangers, whose label is −1."""
-    stays = y >= 0
-    return x[stays], y[stays]
-
-
-def checked_names(names: Sequence[str] | None, classes: int) -> tuple[str, ...] | None:
-    """The classes' names, if they have any: one for each, none twice."""
-    if names is None:
-        return None
-    if len(names) != classes:
-        raise FedawsError(f"class_names has {len(names)} names for {classes} classes; give one name per class")
-    if len(set(names)) < classes:
-        raise FedawsError("class_names has a name twice; give every class a name of its own")
-    return tuple(names)
 
 
 def _class_features(given: Any, classes: int) -> Tensor:
@@ -211,18 +180,6 @@ def _class_features(given: Any, classes: int) -> Tensor:
     return features
 
 
-def what_is_tested(has_test: bool, validation: float) -> TestedOn:
-    """What `tested_on` says; refuses two test sets."""
-    if has_test and validation:
-        raise FedawsError(
-            f"validation={validation} tests on a part of the training examples, but there is a test set too; "
-            "leave one of them out"
-        )
-    if validation:
-        return "held-out"
-    return "test" if has_test else "training"
-
-
 def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedData:
     """A federation from `torch` datasets of (x, y) pairs; options as in :func:`from_arrays`.
 
@@ -230,9 +187,15 @@ def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedDat
     >>> from_dataset(TensorDataset(torch.eye(3), torch.tensor([0, 1, 2]))).num_classes
     3
     """
-    x, y = _collect(dataset)
-    x_test, y_test = (None, None) if test is None else _collect(test)
+    x, y = stacked_pairs(dataset)
+    x_test, y_test = (None, None) if test is None else stacked_pairs(test)
     return from_arrays(x, y, x_test, y_test, **options)
+
+
+def _of_clients(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the rows of strangers, whose label is −1."""
+    stays = y >= 0
+    return x[stays], y[stays]
 
 
 @overload
@@ -246,73 +209,8 @@ def as_input(x: Rows) -> Rows:
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
-def _collect(dataset: Any) -> tuple[Tensor, Tensor]:
-    try:
-        pairs = [dataset[i] for i in range(len(dataset))]
-        if not pairs:
-            raise ValueError("it is empty")
-        xs, ys = zip(*((torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs), strict=True)
-        return torch.stack(xs), torch.stack(ys)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise FedawsError(
-            f"the dataset is not one of (x, y) pairs, all x of the same shape: {str(error).splitlines()[0]}"
-        ) from None
-
-
-def as_features(x: Any, name: str = "x") -> Tensor:
-    """Examples [N, …] as float32, or bytes as they are; refused unless they are finite numbers."""
-    features = _tensor(x, name, "numbers")
-    if features.ndim < 2 or not features.numel():
-        raise FedawsError(f"{name} has shape {tuple(features.shape)}; wanted [examples, …] with at least one example")
-    if features.is_complex() or features.dtype == torch.bool:
-        raise FedawsError(f"{name} is {features.dtype}; wanted real numbers")
-    if features.dtype == torch.uint8:
-        return features
-    features = features.to(torch.float32)
-    bad = (~features.flatten(1).isfinite().all(1)).nonzero()
-    if len(bad):
-        raise FedawsError(
-            f"{name} has NaN or infinite values, first in example {int(bad[0])}; drop or mend {len(bad)} rows"
-        )
-    return features
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Images in the memory layout in which pixels are whole and convolutions are fast; the same numbers."""
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-
-
 def _kind(x: Tensor) -> str:
     return f"shape {tuple(x.shape[1:])} and type {str(x.dtype).removeprefix('torch.')}"
-
-
-def as_labels(y: Any, name: str = "y") -> Tensor:
-    """One class per example [N] as int64; refused unless they are integers from 0 on."""
-    labels = _tensor(y, name, _LABELS)
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise FedawsError(f"{name} is {labels.dtype}; wanted {_LABELS}")
-    if labels.ndim != 1:
-        raise FedawsError(f"{name} has shape {tuple(labels.shape)}; wanted one label per example, [examples]")
-    labels = labels.to(torch.int64)
-    if len(labels) and int(labels.min()) < 0:
-        raise FedawsError(f"{name} has the negative label {int(labels.min())}; wanted {_LABELS}")
-    return labels
-
-
-def _tensor(values: Any, name: str, wanted: str) -> Tensor:
-    """A CPU tensor, from NumPy also where torch itself is choosy: reversed, read-only, of the other byte order."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu()
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise FedawsError(f"{name} is not an array: {error}; wanted {wanted}") from None
-    if array.dtype.kind not in "biufc":
-        fix = "; names, y = np.unique(y, return_inverse=True) numbers them" if wanted == _LABELS else ""
-        raise FedawsError(f"{name} is an array of {array.dtype.type.__name__}; wanted {wanted}{fix}")
-    if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
-        raise FedawsError(f"{name} is an array of {array.dtype.name}; wanted numbers of at most 64 bits")
-    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def _same_length(x: Tensor, y: Tensor, x_name: str, y_name: str) -> None:
@@ -340,51 +238,3 @@ def _no_empty_class(labels: Tensor, classes: int, fix: str) -> None:
         f"class {first} has no training example ({classes - len(seen)} of {classes} classes have none); "
         f"{fix}, or set num_classes={classes} to keep untrained rows for them"
     )
-
-
-def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the examples that stay, and of those held out for tuning."""
-    held = round(validation * count) if validation < 1 else int(validation)
-    if not 0 < held < count:
-        raise FedawsError(f"validation={validation} holds out {held} of {count} training examples; wanted some of both")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(hash64(seed, "validation")))
-    return order[held:].sort().values, order[:held].sort().values
-
-
-def deal_out(
-    labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The order that sorts examples by client, where each client's begin, and its class, or its classes.
-
-    >>> deal_out(torch.tensor([2, 0, 1]), classes=3, clients_per_class=1, classes_per_client=2, seed=0)[2].tolist()
-    [[0, 1], [1, 2], [2, 0]]
-    """
-    client = _assign_clients(labels, classes, clients_per_class, classes_per_client, seed)
-    counts = torch.bincount(client, minlength=classes * clients_per_class)
-    first = torch.arange(classes).repeat_interleave(clients_per_class)
-    class_of = first if classes_per_client == 1 else (first[:, None] + torch.arange(classes_per_client)) % classes
-    return torch.argsort(client, stable=True), starts_of(counts), class_of
-
-
-def _assign_clients(labels: Tensor, classes: int, clients_per_class: int, classes_per_client: int, seed: int) -> Tensor:
-    """The client of each example.
-
-    Client c · clients_per_class + j has class c; with several classes per client also the next ones, and each class is
-    dealt out evenly to those that have it.
-    """
-    if clients_per_class < 1 or not 1 <= classes_per_client <= classes:
-        raise FedawsError(
-            f"got clients_per_class={clients_per_class} and classes_per_client={classes_per_client}; "
-            f"wanted at least 1 of both, and no more classes than there are ({classes})"
-        )
-    shares = clients_per_class * classes_per_client
-    if shares == 1:
-        return labels
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(hash64(seed, "clients")))
-    by_class = shuffled[torch.argsort(labels[shuffled], stable=True)]
-    counts = torch.bincount(labels, minlength=classes)
-    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    share = torch.empty_like(labels)
-    share[by_class] = rank % shares
-    first_class = (labels - share // clients_per_class) % classes
-    return first_class * clients_per_class + share % clients_per_class

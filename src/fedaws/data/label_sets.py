@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaws.data.federated import FederatedData, checked_names, deal_out, hold_out, what_is_tested
+from fedaws.data.arrays import checked_names
+from fedaws.data.federated import FederatedData
+from fedaws.data.partition import deal_out, hold_out, what_is_tested
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64, hash_tensor
 from fedaws.sparse import SparseRows, from_lists, from_numpy, is_scipy, starts_of
@@ -162,21 +164,15 @@ def as_sparse(x: Any, name: str = "x", values: bool = True) -> SparseRows:
         if len(x.values) and not 0 <= float(x.values.min()) <= float(x.values.max()) < math.inf:
             wrong = int((~((x.values >= 0) & (x.values < math.inf))).nonzero()[0])
             raise _bad_entry(x, name, wrong, f"the value {float(x.values[wrong]):g}, wanted finite ones, not below 0")
-        if not values:
-            return _without_zeros(x)
+        if not values:  # the places of the entries that are not zero
+            there = x.values != 0
+            return SparseRows(x.indices[there], None, starts_of(there)[x.starts], x.width)
     return x
 
 
 def _bad_entry(x: SparseRows, name: str, entry: int, what: str) -> FedawsError:
     row = int(torch.searchsorted(x.starts, entry, right=True)) - 1
     return FedawsError(f"{name} has in row {row} {what}; drop or mend it")
-
-
-def _without_zeros(x: SparseRows) -> SparseRows:
-    """The places of the entries that are not zero."""
-    assert x.values is not None
-    there = x.values != 0
-    return SparseRows(x.indices[there], None, starts_of(there)[x.starts], x.width)
 
 
 def _has_features(x: SparseRows) -> Tensor:

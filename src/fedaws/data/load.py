@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fedaws.config import SPARSE, Config
-from fedaws.data.federated import FederatedData, as_features, as_labels, from_arrays, hold_out
+from fedaws.data.arrays import as_features, as_labels
+from fedaws.data.federated import FederatedData, from_arrays
 from fedaws.data.label_sets import Split, from_sparse, inverse_propensities
+from fedaws.data.partition import hold_out
 from fedaws.data.sources.audiomnist import audiomnist
 from fedaws.data.sources.cifar import cifar
 from fedaws.data.sources.digits import digits
@@ -34,7 +36,7 @@ def load_data(cfg: Config, classes_per_client: int = 1, cooccurrence: bool = Fal
     if data.name in SPARSE:
         return _load_sparse(cfg, classes_per_client, cooccurrence)
     if data.every_label:
-        raise FedawsError(f"data.every_label: {data.name} has one label an example; wanted one of {', '.join(SPARSE)}")
+        raise FedawsError(f"data.every_label: {data.name} has one label per example; wanted one of {', '.join(SPARSE)}")
     arrays, names = _load(cfg)
     if names is not None and data.num_classes not in (None, len(names)):
         names = None  # untrained rows have none
@@ -96,8 +98,8 @@ def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
     train, test = _splits(cfg)
     if cfg.data.validation:
         with _named_as_settings():
-            kept, held_out = hold_out(len(train.x), cfg.data.validation, cfg.seed)
-        train, test = (Split(*(part.index_select(0, rows) for part in train)) for rows in (kept, held_out))
+            stays, held_out = hold_out(len(train.x), cfg.data.validation, cfg.seed)
+        train, test = (Split(*(part.index_select(0, rows) for part in train)) for rows in (stays, held_out))
     counts = torch.bincount(train.labels.indices, minlength=train.labels.width)
     return train, test, inverse_propensities(counts, len(train.x), *_propensity(cfg))
 
@@ -126,21 +128,24 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
     """x and y for training, x and y for testing, and the classes' names where they have any."""
     data = cfg.data
     root, common = _path(data.root), _path(os.environ.get("FEDAWS_DATA"))
+    arrays: tuple[Any, ...]
+    names: tuple[str, ...] | None = None
     match data.name:
         case "digits":
-            return digits(), None
+            arrays = digits()
         case "synthetic":
-            return synthetic(data.classes, data.features, data.examples_per_class, data.overlap, cfg.seed), None
+            arrays = synthetic(data.classes, data.features, data.examples_per_class, data.overlap, cfg.seed)
         case "cifar10" | "cifar100":
-            return cifar(data.name, _roots(cfg), cache_folder())
+            arrays, names = cifar(data.name, _roots(cfg), cache_folder())
+        case "audiomnist":
+            arrays, names = audiomnist(_roots(cfg), cache_folder(), cfg.model.sample_rate, data.seconds)
         case "images":
-            if root is None:
-                raise FedawsError("data.name=images needs the folder of images; set data.root")
-            return images(root, data.image_size)
-        case "audiomnist" | "sounds":
-            return _recordings(cfg, root)
+            arrays, names = images(_needed(root, "images needs the folder of images"), data.image_size)
+        case "sounds":
+            folder = _needed(root, "sounds needs the folder of recordings")
+            arrays, names = sounds(folder, cfg.model.sample_rate, data.seconds)
         case path if path.endswith(".npz"):
-            return _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common])), None
+            arrays = _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common]))
         case "own":
             raise FedawsError("data.name=own: the data were given in Python; give them again: fedaws.train(data, …)")
         case name:
@@ -148,15 +153,13 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
                 f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, audiomnist, images, sounds, "
                 f"{', '.join(SPARSE)}, or the path of an .npz file"
             )
+    return arrays, names
 
 
-def _recordings(cfg: Config, root: Path | None) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-    rate, seconds = cfg.model.sample_rate, cfg.data.seconds
-    if cfg.data.name == "audiomnist":
-        return audiomnist(_roots(cfg), cache_folder(), rate, seconds)
+def _needed(root: Path | None, what: str) -> Path:
     if root is None:
-        raise FedawsError("data.name=sounds needs the folder of recordings; set data.root")
-    return sounds(root, rate, seconds)
+        raise FedawsError(f"data.name={what}; set data.root")
+    return root
 
 
 def _first_there(path: Path, folders: list[Path | None]) -> Path:

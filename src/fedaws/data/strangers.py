@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from fedaws.data.arrays import channels_last
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 
@@ -38,6 +39,18 @@ class Strangers:
         return Strangers(self.x.to(device), self.people.to(device), self.names)
 
 
+def strangers_of(
+    sources: Sequence[tuple[Tensor, Tensor]], numbers: Sequence[int], names: Sequence[str]
+) -> Strangers | None:
+    """The examples of the classes of these numbers, out of all (x, y); None of no classes."""
+    if not numbers:
+        return None
+    picked = [(x, y, torch.isin(y, torch.tensor(numbers))) for x, y in sources]
+    x = torch.cat([x[rows] for x, _, rows in picked])
+    people = torch.cat([y[rows] for _, y, rows in picked])
+    return Strangers(channels_last(x), people, tuple(names[number] for number in numbers))
+
+
 def draw_strangers(
     there: Sequence[int], names: Sequence[str], strangers: Wanted, test_strangers: Wanted, seed: int
 ) -> dict[Part, list[int]]:
@@ -50,9 +63,9 @@ def draw_strangers(
     >>> drawn["test_strangers"], len(drawn["strangers"])
     ([1, 7, 8, 9], 2)
     """
-    wanted: dict[Part, Wanted] = {"test_strangers": test_strangers, "strangers": strangers}
+    requests: dict[Part, Wanted] = {"test_strangers": test_strangers, "strangers": strangers}
     named = {
-        part: _named(part, each, there, names) for part, each in wanted.items() if not isinstance(each, int | float)
+        part: _named(part, each, there, names) for part, each in requests.items() if not isinstance(each, int | float)
     }
     both = set(named.get("strangers", ())) & set(named.get("test_strangers", ()))
     if both:
@@ -63,7 +76,7 @@ def draw_strangers(
     rest = [number for number in there if number not in taken]
     order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(hash64(seed, "strangers"))).tolist()
     drawn: dict[Part, list[int]] = {}
-    for part, each in wanted.items():
+    for part, each in requests.items():
         count = 0 if part in named else _count(part, each, len(there))
         drawn[part] = named.get(part) or sorted(rest[i] for i in order[:count])
         order = order[count:]
@@ -94,26 +107,26 @@ def _named(part: Part, patterns: Wanted, there: Sequence[int], names: Sequence[s
     assert not isinstance(patterns, int | float)
     if isinstance(patterns, str):
         raise FedawsError(f"{part}={patterns!r} is a text; wanted a number, or a list of names: [{patterns!r}]")
-    found = set[int]()
+    numbers = set[int]()
     for pattern in patterns:
         matched = [number for number in there if fnmatchcase(names[number], pattern)]
         if not matched:
             close = difflib.get_close_matches(pattern, names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"the first is called {names[there[0]]!r}"
             raise FedawsError(f"{part}: no class is called {pattern!r}; {hint}")
-        found.update(matched)
-    return sorted(found)
+        numbers.update(matched)
+    return sorted(numbers)
 
 
-def _count(part: Part, wanted: Wanted, classes: int) -> int:
-    assert isinstance(wanted, int | float)
-    if not 0 <= wanted < float("inf") or (wanted >= 1 and wanted != int(wanted)):
-        raise FedawsError(f"{part}={_shown(wanted)}; wanted a share of the classes below 1, or a whole number of them")
-    count = round(wanted * classes) if wanted < 1 else int(wanted)
-    if count > classes or (wanted and not count):
-        raise FedawsError(f"{part}={_shown(wanted)} is {count} of {classes} classes; wanted some of both")
+def _count(part: Part, share: Wanted, classes: int) -> int:
+    assert isinstance(share, int | float)
+    if not 0 <= share < float("inf") or (share >= 1 and share != int(share)):
+        raise FedawsError(f"{part}={_shown(share)}; wanted a share of the classes below 1, or a whole number of them")
+    count = round(share * classes) if share < 1 else int(share)
+    if count > classes or (share and not count):
+        raise FedawsError(f"{part}={_shown(share)} is {count} of {classes} classes; wanted some of both")
     return count
 
 
-def _shown(wanted: Wanted) -> str:
-    return f"{wanted:g}" if isinstance(wanted, int | float) else f"{list(wanted)!r:.80}"
+def _shown(request: Wanted) -> str:
+    return f"{request:g}" if isinstance(request, int | float) else f"{list(request)!r:.80}"

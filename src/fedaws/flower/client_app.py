@@ -20,7 +20,8 @@ from torch import Tensor, nn  # noqa: E402
 
 from fedaws.core.method import Method, SumSpread  # noqa: E402
 from fedaws.core.methods import method_of  # noqa: E402
-from fedaws.data.federated import FederatedData, as_features  # noqa: E402
+from fedaws.data.arrays import as_features  # noqa: E402
+from fedaws.data.federated import FederatedData  # noqa: E402
 from fedaws.data.sources.npz import read_npz  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
 from fedaws.flower import wire  # noqa: E402

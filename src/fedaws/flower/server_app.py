@@ -20,7 +20,7 @@ from fedaws.config import Config
 from fedaws.core.methods import method_of
 from fedaws.core.start import start_state
 from fedaws.data import FederatedData
-from fedaws.data.federated import as_features, as_labels
+from fedaws.data.arrays import as_features, as_labels
 from fedaws.data.sources.npz import read_npz
 from fedaws.data.strangers import PARTS, Part, Strangers
 from fedaws.errors import FedawsError

@@ -10,7 +10,7 @@ def keep_freed_memory() -> bool:
     """Tell glibc to serve large blocks from its heap and not to shrink it; False where there is no glibc.
 
     By default every temporary above 32 MB, and many above 128 kB, is mapped anew and zeroed page by page by the kernel.
-    Five local steps of 1,000 small clients (an earlier stacked runner, one comparison): 3,800 became 5,100 a second.
+    Five local steps of 1,000 small clients (an earlier stacked runner, one comparison): 3,800 became 5,100 per second.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""One thread a core, each with tools of its own: for layers too small to be shared out among cores."""
+"""One thread per core, each with tools of its own: for layers too small to be shared out among cores."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence

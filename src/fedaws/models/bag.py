@@ -59,8 +59,7 @@ def entry_weights(x: SparseRows) -> Tensor:
     >>> entry_weights(from_dense(torch.tensor([[1.0, 3.0], [0.0, 5.0]]))).tolist()
     [0.25, 0.75, 1.0]
     """
-    values = torch.ones(len(x.indices), device=x.device) if x.values is None else x.values
-    row_of_each = x.row_of_each
+    values, row_of_each = x.numbers, x.row_of_each
     totals = values.new_zeros(len(x)).index_add_(0, row_of_each, values)
     return values / totals.clamp_min(torch.finfo(values.dtype).tiny)[row_of_each]
 

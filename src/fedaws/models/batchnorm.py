@@ -1,11 +1,12 @@
 """BatchNorm for comparison: what a federation of one-class clients would have to share, or do without.
 
-While training, a layer normalises by the mean and variance of the batch it is given: with `batch-local` a client's own
+While training, a layer normalises by the mean and variance of the batch that it gets: with `batch-local` a client's own
 batch, of one class; with `batch-pooled` the whole cohort's, which no real federation could do. For test images the mean
 and variance are measured on training examples when they are needed: in each client's own batch and then put together,
 or over all clients' examples at once.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from copy import deepcopy
 
@@ -27,16 +28,12 @@ class BatchNorm(nn.Module):
         self.variance: Tensor
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("variance", torch.ones(channels))
-        self.seen: tuple[Tensor, Tensor] | None = None  # mean and variance of the last batch, while measuring
 
     def forward(self, x: Tensor) -> Tensor:
         """By the batch's own statistics in training mode, else by the measured ones."""
-        if not self.training:
-            return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias)
-        if not torch.is_grad_enabled():
-            variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
-            self.seen = mean, variance
-        return F.batch_norm(x, None, None, self.weight, self.bias, training=True)
+        if self.training:
+            return F.batch_norm(x, None, None, self.weight, self.bias, training=True)
+        return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias)
 
 
 def batch_norms(encoder: nn.Module) -> dict[str, BatchNorm]:
@@ -62,16 +59,18 @@ def measured_statistics(encoder: nn.Module, theta: Params, batches: Iterable[Ten
     :math:`\sigma^2 = \overline{\sigma_i^2} + \overline{(\mu_i - \mu)^2}`.
     """
     encoder = by_batch_statistics(encoder)
-    layers = batch_norms(encoder)
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+    measured: dict[nn.Module, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+
+    def measure(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        measured[layer].append(torch.var_mean(inputs[0], (0, 2, 3), correction=0))
+
+    for layer in batch_norms(encoder).values():
+        layer.register_forward_pre_hook(measure)
     for x in batches:
         functional_call(encoder, theta, (x,))
-        for name, layer in layers.items():
-            assert layer.seen is not None
-            found[name].append(layer.seen)
     statistics = Params()
-    for name, pairs in found.items():
-        means, variances = (torch.stack(part) for part in zip(*pairs, strict=True))
+    for name, layer in batch_norms(encoder).items():
+        variances, means = (torch.stack(part) for part in zip(*measured[layer], strict=True))
         statistics[f"{name}.mean"] = means.mean(0)
         statistics[f"{name}.variance"] = variances.mean(0) + means.var(0, correction=0)
     return statistics

@@ -15,7 +15,7 @@ from fedaws.models.mlp import mlp
 
 BANDS = 40
 _WINDOW, _HOP = 0.025, 0.010  # seconds
-_LOWEST, _HIGHEST = 60.0, 0.4875  # Hz, and of the rate: 3,900 Hz of 8,000 samples a second
+_LOWEST, _HIGHEST = 60.0, 0.4875  # Hz, and of the rate: 3,900 Hz of 8,000 samples per second
 _EMPHASIS = 0.97
 _FLOOR = math.exp(-16)  # of a band's power
 _RANGE = 20.0  # what is between there and the loudest, as a logarithm

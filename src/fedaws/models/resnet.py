@@ -28,7 +28,8 @@ class ResNet(nn.Module):
         super().__init__()
         widths = (16, 32, 64)
         self.stem = Stem(channels, widths[0], norm)
-        stages, before = [], widths[0]
+        stages = []
+        before = widths[0]
         for width in widths:
             for i in range((depth - 2) // 6):
                 stages.append(Block(before, width, 2 if i == 0 and width != widths[0] else 1, norm))

@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaws.config import Config
-from fedaws.core.local import Batch, score_gradient
+from fedaws.core.local import Batch, loss_of_score, score_gradient
 from fedaws.core.losses import OfScore
 from fedaws.core.method import Method
+from fedaws.runners.common import Examples
 from fedaws.types import Params
 
 
@@ -31,11 +32,13 @@ class Link(NamedTuple):
     relu: bool
 
 
-def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> tuple[Link, ...]:
+Chain = tuple[Link, ...]
+
+
+def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> Chain:
     """The layers, if they are linear with ReLUs between, trained by plain SGD on a loss of the score; else none."""
     plain = cfg.clients.optimizer == "sgd" and cfg.clients.momentum == 0
-    of_own_score = isinstance(method.loss, OfScore) and method.rows != "all" and method.classes_per_client == 1
-    if not (plain and of_own_score and cfg.model.normalize and type(encoder) is nn.Sequential):
+    if not plain or loss_of_score(cfg, method) is None or type(encoder) is not nn.Sequential:
         return ()
     layers = [(name, layer) for name, layer in encoder._modules.items() if layer is not None]  # also one that is reused
     if not all(map(_is_bare, [encoder, *(layer for _, layer in layers)])):
@@ -57,11 +60,8 @@ def chain_of(encoder: nn.Module, cfg: Config, method: Method) -> tuple[Link, ...
 
 def _is_bare(layer: nn.Module) -> bool:
     """Without hooks or parametrisations, of which a product by hand would know nothing."""
-    forward, backward = (
-        (layer._forward_hooks, layer._forward_pre_hooks),
-        (layer._backward_hooks, layer._backward_pre_hooks),
-    )
-    return not any((*forward, *backward)) and (type(layer) is nn.Sequential or not list(layer.children()))
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return not any(hooks) and (type(layer) is nn.Sequential or not list(layer.children()))
 
 
 def _flattens(layer: nn.Module) -> bool:
@@ -70,13 +70,7 @@ def _flattens(layer: nn.Module) -> bool:
 
 
 def chain_update(
-    links: tuple[Link, ...],
-    cfg: Config,
-    method: Method,
-    theta: Params,
-    rows: Tensor,
-    steps: Iterable[Batch],
-    factor: float,
+    links: Chain, cfg: Config, method: Method, theta: Params, rows: Tensor, steps: Iterable[Batch], factor: float
 ) -> tuple[Params, Tensor, Tensor]:
     """`local_update` of a stack of clients that start from one θ, [m, …] views of it."""
     loss, lr, row_lr = method.loss, factor * cfg.clients.lr, factor * cfg.class_lr
@@ -85,9 +79,9 @@ def chain_update(
     total = torch.zeros((), device=rows.device)
     for x, _, share in steps:
         assert isinstance(x, Tensor)
-        kept = list(_forward(links, current or shared, x.flatten(2)))
-        losses, by_z, by_w = score_gradient(loss, kept.pop(), own, share)
-        current = _backward(links, current, shared, kept, by_z, lr)
+        inputs = list(_forward(links, current or shared, x.flatten(2)))
+        losses, by_z, by_w = score_gradient(loss, inputs.pop(), own, share)
+        current = _backward(links, current, shared, inputs, by_z, lr)
         if method.trains_own_row:
             own = F.normalize(own.sub(by_w, alpha=row_lr), dim=-1)
         total = total + losses
@@ -95,22 +89,27 @@ def chain_update(
 
 
 def chain_gradient(
-    links: tuple[Link, ...], loss: OfScore, theta: Params, rows: Tensor, x: Tensor, share: Tensor, omega: Tensor
+    links: Chain, loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, _: bool
 ) -> tuple[Params, Tensor, Tensor]:
-    """∇ of Σ ω_i R_i for the one θ and for the rows [m, 1, d], and the risks R_i [m]; of x [m · b, …]."""
-    kept, found = list(_forward(links, theta, x.flatten(1))), Params()
-    risks, by_z, by_rows = score_gradient(loss, kept.pop().view(*share.shape, -1), rows, share)
+    """∇ of Σ ω_i R_i for the one θ and for the rows [m, 1, d], and the risks R_i [m].
+
+    Without autograd: of a small cohort its bookkeeping would be half of the time.
+    """
+    assert isinstance(examples.rows, Tensor)
+    share = examples.share.flatten(1)
+    inputs, gradient = list(_forward(links, theta, examples.rows.flatten(1))), Params()
+    risks, by_z, by_rows = score_gradient(loss, inputs.pop().view(*share.shape, -1), rows, share)
     by_h = by_z.mul_(omega[:, None, None]).flatten(0, 1)
-    for (weight, bias, _), h in zip(reversed(links), reversed(kept), strict=True):
-        found[weight] = by_h.T @ h
+    for (weight, bias, _), h in zip(reversed(links), reversed(inputs), strict=True):
+        gradient[weight] = by_h.T @ h
         if bias is not None:
-            found[bias] = by_h.sum(0)
-        if h is not kept[0]:
+            gradient[bias] = by_h.sum(0)
+        if h is not inputs[0]:
             by_h = (by_h @ theta[weight]).mul_(h > 0)
-    return {k: found[k] for k in theta}, by_rows * omega[:, None, None], risks
+    return {k: gradient[k] for k in theta}, by_rows * omega[:, None, None], risks
 
 
-def _forward(links: tuple[Link, ...], params: Params, h: Tensor) -> Iterator[Tensor]:
+def _forward(links: Chain, params: Params, h: Tensor) -> Iterator[Tensor]:
     """What each layer is given, and what the last gives; [m, b, …], or [m · b, …] with parameters for all."""
     for weight, bias, relu in links:
         yield h
@@ -125,21 +124,19 @@ def _forward(links: tuple[Link, ...], params: Params, h: Tensor) -> Iterator[Ten
     yield h
 
 
-def _backward(
-    links: tuple[Link, ...], current: Params, shared: Params, kept: list[Tensor], by_h: Tensor, lr: float
-) -> Params:
+def _backward(links: Chain, current: Params, shared: Params, inputs: list[Tensor], by_h: Tensor, lr: float) -> Params:
     """The stacked parameters after the step: in place, but for the first, which leaves the shared ones as they are."""
-    found = Params()
-    for (weight, bias, _), h in zip(reversed(links), reversed(kept), strict=True):
+    moved = Params()
+    for (weight, bias, _), h in zip(reversed(links), reversed(inputs), strict=True):
         A = current.get(weight, shared[weight])
-        below = None if h is kept[0] else (by_h @ A if A.ndim == 2 else torch.bmm(by_h, A))
+        below = None if h is inputs[0] else (by_h @ A if A.ndim == 2 else torch.bmm(by_h, A))
         transposed = by_h.transpose(1, 2)
         if A.ndim == 2:
-            found[weight] = torch.baddbmm(A.expand(len(h), *A.shape), transposed, h, alpha=-lr)
+            moved[weight] = torch.baddbmm(A.expand(len(h), *A.shape), transposed, h, alpha=-lr)
         else:
-            found[weight] = A.baddbmm_(transposed, h, alpha=-lr)
+            moved[weight] = A.baddbmm_(transposed, h, alpha=-lr)
         if bias is not None:
-            found[bias] = current.get(bias, shared[bias]).sub(by_h.sum(1), alpha=lr)
+            moved[bias] = current.get(bias, shared[bias]).sub(by_h.sum(1), alpha=lr)
         if below is not None:
             by_h = below.mul_(h > 0)
-    return found
+    return moved

@@ -1,6 +1,6 @@
 """`train.runner` → a runner."""
 
-from typing import Literal, assert_never
+from typing import Literal
 
 from torch import nn
 
@@ -20,29 +20,16 @@ from fedaws.sparse import Rows
 from fedaws.types import RunClients
 
 Runner = Literal["serial", "pooled", "stacked"]
+_RUNNERS = {"serial": serial, "pooled": pooled, "stacked": stacked}
 
 
 def make_runner(
     cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None = None
 ) -> RunClients:
     """The runner that the configuration names, or for `auto` the fastest that fits; `clients` are those of the data."""
-    name = choose(cfg, encoder, as_input(data.x[:2]))
-    run_clients = _make(name, cfg, method, data, by_batch_statistics(encoder), clients)
+    runner = _RUNNERS[choose(cfg, encoder, as_input(data.x[:2]))]
+    run_clients = runner(cfg, method, data, by_batch_statistics(encoder), clients)
     return run_clients if method.own_spread is None else at_home(run_clients, cfg.train, method.own_spread)
-
-
-def _make(
-    name: Runner, cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None
-) -> RunClients:
-    match name:
-        case "pooled":
-            return pooled(cfg, method, data, encoder, clients)
-        case "stacked":
-            return stacked(cfg, method, data, encoder, clients)
-        case "serial":
-            return serial(cfg, method, data, encoder, clients)
-        case _:
-            assert_never(name)
 
 
 def choose(cfg: Config, encoder: nn.Module, pair: Rows | None = None) -> Runner:
@@ -88,11 +75,11 @@ def choose(cfg: Config, encoder: nn.Module, pair: Rows | None = None) -> Runner:
 
 def _for_batch_norm(cfg: Config, one_step: bool) -> Runner:
     """Statistics of a client's own batch want one client at a time, those of the cohort's all clients at once."""
-    wanted: Runner = "serial" if cfg.model.norm == "batch-local" else "pooled"
-    if wanted == "pooled" and not one_step:
+    runner: Runner = "serial" if cfg.model.norm == "batch-local" else "pooled"
+    if runner == "pooled" and not one_step:
         raise FedawsError("model.norm=batch-pooled needs one local SGD step; set clients.local_steps=1 or norm=group")
-    if cfg.train.runner not in ("auto", wanted):
+    if cfg.train.runner not in ("auto", runner):
         raise FedawsError(
-            f"model.norm={cfg.model.norm} does not work with train.runner={cfg.train.runner}; set it to {wanted}"
+            f"model.norm={cfg.model.norm} does not work with train.runner={cfg.train.runner}; set it to {runner}"
         )
-    return wanted
+    return runner

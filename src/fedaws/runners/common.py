@@ -94,11 +94,6 @@ class ClientData:
         return self._weights.index_select(0, sent.cohort[block].cpu()).to(self._x.device)
 
 
-def blocks(count: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that cover `count`."""
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
-
-
 def even_blocks(count: int, parts: int) -> Iterator[slice]:
     """So many slices that cover `count`, the larger ones first, none by more than 1.
 

@@ -13,7 +13,6 @@ be clipped, `privacy/ghost.py` finds the norms in the same pass.
 import math
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,18 +20,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedaws.config import Config
-from fedaws.core.local import ExampleLosses, example_losses, score_gradient
+from fedaws.core.local import ExampleLosses, example_losses, leaves_of, loss_of_score, score_gradient
 from fedaws.core.losses import OfScore, softmax_cross_entropy
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
-from fedaws.machine.blocks import POOLED
+from fedaws.machine.blocks import POOLED, slices
 from fedaws.machine.threads import Workers, own_copies
 from fedaws.models import batch_norms
 from fedaws.privacy.clipping import where_sound
 from fedaws.privacy.ghost import clipped_pass
-from fedaws.runners.chains import Link, chain_gradient, chain_of
-from fedaws.runners.common import ClientData, Examples, blocks, even_blocks
+from fedaws.runners.chains import chain_gradient, chain_of
+from fedaws.runners.common import ClientData, Examples, even_blocks
 from fedaws.sparse import Rows
 from fedaws.types import Broadcast, Params, RunClients, Update
 
@@ -44,59 +43,55 @@ def pooled(
     clients = clients or ClientData(cfg, method, data)
     together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
     copies = [encoder] if together else own_copies(encoder)
-    workers = Workers([_tool(copy, cfg, method, data.num_classes) for copy in copies])
-    kept = _kept_by_loss(cfg, method, data.num_classes)
+    workers = Workers([_gradient_of(copy, cfg, method, data.num_classes) for copy in copies])
+    of_loss = _kept_by_loss(cfg, method, data.num_classes)
 
     @cache
     def bytes_per_client(size: int | None) -> int:
         examples = clients.examples(clients.draw(data.available[:1], 0)._replace(size=size))
         pair = examples.rows.index_select(0, examples.y.new_zeros(2))
-        return examples.y.numel() * (bytes_per_example(encoder, pair) + 3 * 4 * kept)
+        return examples.y.numel() * (bytes_per_example(encoder, pair) + 3 * 4 * of_loss)
 
     def run_clients(sent: Broadcast) -> Iterable[Update]:
         factor = schedule(cfg.train, sent.round_num)
         drawn = clients.draw(sent.cohort, sent.round_num)
 
-        def update_of(tool: _Tool, block: slice) -> Update:
-            weights, examples = clients.weights(sent, block), clients.examples(drawn.part(block), sent.classes)
-            own, omega = sent.W[block], weights / weights.sum()
+        def update_of(gradient_of: Gradient, block: slice) -> Update:
+            examples = clients.examples(drawn.part(block), sent.classes)
+            weights = clients.weights(sent, block)
+            omega = weights / weights.sum()
+            own = sent.W[block]
             own_rows = own[:, None] if own.ndim == 2 else own  # [m, k, d]
             rows = own_rows if sent.shared is None else sent.shared
             trained = method.trains_own_row or sent.shared is not None
-            if cfg.privacy.clip is None:
-                gradient, row_gradient, risks = tool.gradient(sent.theta, rows, examples, omega, trained)
-            else:
-                # The schedule's factor is in the change and in its limit, so that the gradient has one limit for all.
-                batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
-                most = cfg.privacy.clip / cfg.clients.lr
-                gradient, row_gradient, risks = clipped_pass(
-                    encoder, tool.loss_of, sent.theta, rows, *batch, omega, most, trained
-                )
+            gradient, row_gradient, risks = gradient_of(sent.theta, rows, examples, omega, trained)
             if method.trains_own_row and row_gradient is not None:
-                found = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
-                moved = F.normalize(own - factor * cfg.class_lr * found.view_as(own), dim=-1)
+                own_gradient = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
+                moved = F.normalize(own - factor * cfg.class_lr * own_gradient.view_as(own), dim=-1)
                 own = moved if cfg.privacy.clip is None else where_sound(risks.isfinite(), moved, own)
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
-            shared = (
-                None if sent.shared is None or row_gradient is None else row_gradient.mul_(-factor * cfg.clients.lr)
-            )
+            shared = None
+            if sent.shared is not None and row_gradient is not None:
+                shared = row_gradient.mul_(-factor * cfg.clients.lr)
             return Update(sent.cohort[block], gradient, own, weights, risks, shared)
 
         count = len(sent.cohort)
         if together:
-            parts = blocks(count, count)
+            parts = slices(count, count)
         elif cfg.train.block == "auto":
             parts = even_blocks(count, _block_count(count, bytes_per_client(drawn.size), len(workers)))
         else:
-            parts = blocks(count, cfg.train.block)
+            parts = slices(count, cfg.train.block)
         return workers.map(update_of, parts)
 
     return run_clients
 
 
 def _kept_by_loss(cfg: Config, method: Method, num_classes: int) -> int:
-    """Numbers an example that a loss keeps, thrice: all cosines; the softmax, which has blocks of its own, g(x)."""
+    """Numbers per example that a loss keeps, three times each: all cosines; of the softmax, which works in blocks of
+    its own, g(x).
+    """
     if method.rows != "all":
         return 0
     if getattr(method.loss, "func", method.loss) is softmax_cross_entropy:
@@ -117,45 +112,51 @@ def bytes_per_example(encoder: nn.Module, pair: Rows) -> int:
 
 
 def _kept_bytes(encoder: nn.Module, x: Rows) -> int:
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}  # by address
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.data_ptr()] = tensor.nbytes
+        sizes[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = encoder(x)
     del out  # until here the graph held every tensor, so that no two had the same address
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
-Gradient = Callable[[Params, Tensor, Examples, Tensor, bool], tuple[Params, Tensor | None, Tensor]]
+Gradients = tuple[Params, Tensor | None, Tensor]
+Gradient = Callable[[Params, Tensor, Examples, Tensor, bool], Gradients]
 """(θ, rows, examples, ω, whether the rows are trained) → ∇ of Σ ω_i R_i for θ and the rows, and the risks R_i."""
 
 
-class _Tool(NamedTuple):
-    """What a worker has of its own."""
+def _gradient_of(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> Gradient:
+    loss_of, loss = example_losses(encoder, cfg, method, num_classes), loss_of_score(cfg, method)
+    if cfg.privacy.clip is not None:
+        return _clipped(encoder, loss_of, cfg.privacy.clip / cfg.clients.lr)
+    if loss is None:
+        return partial(_by_autograd, loss_of)
+    chain = chain_of(encoder, cfg, method)
+    return partial(chain_gradient, chain, loss) if chain else partial(_by_score, encoder, loss)
 
-    loss_of: ExampleLosses
-    gradient: Gradient
 
+def _clipped(encoder: nn.Module, loss_of: ExampleLosses, most: float) -> Gradient:
+    """Each client's ∇_θ cut to the length `most`, ∇ of the rows without ω.
 
-def _tool(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> _Tool:
-    loss_of, loss = example_losses(encoder, cfg, method, num_classes), method.loss
-    own_score = isinstance(loss, OfScore) and method.rows != "all" and method.classes_per_client == 1
-    if own_score and cfg.model.normalize:
-        assert isinstance(loss, OfScore)
-        if chain := chain_of(encoder, cfg, method):
-            return _Tool(loss_of, partial(_by_hand, chain, loss))
-        return _Tool(loss_of, partial(_by_score, encoder, loss))
-    return _Tool(loss_of, partial(_by_autograd, loss_of))
+    The schedule's factor is in the change and in its limit, so that the gradient has one limit for all rounds.
+    """
+
+    def gradient(theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool) -> Gradients:
+        batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
+        return clipped_pass(encoder, loss_of, theta, rows, *batch, omega, most, train_rows)
+
+    return gradient
 
 
 def _by_autograd(
     loss_of: ExampleLosses, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
-) -> tuple[Params, Tensor | None, Tensor]:
+) -> Gradients:
     x, y, share = examples.rows, examples.y.flatten(), examples.share.flatten(1)
-    theta = _leaves(theta)
+    theta = leaves_of(theta)
     rows = rows.detach().requires_grad_(train_rows)
     with torch.enable_grad():
         risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
@@ -166,9 +167,9 @@ def _by_autograd(
 
 def _by_score(
     encoder: nn.Module, loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool
-) -> tuple[Params, Tensor | None, Tensor]:
+) -> Gradients:
     """The same where the loss is one of the score: autograd for the encoder alone."""
-    share, theta = examples.share.flatten(1), _leaves(theta)
+    share, theta = examples.share.flatten(1), leaves_of(theta)
     with torch.enable_grad():
         z: Tensor = functional_call(encoder, theta, (examples.rows,))
     apart = z.detach().view(*share.shape, -1)
@@ -177,15 +178,3 @@ def _by_score(
     leaves = list(theta.values())  # none, if all layers are frozen
     gradients = torch.autograd.grad(z, leaves, by_z, materialize_grads=True) if leaves else ()
     return dict(zip(theta, gradients, strict=True)), by_rows * omega[:, None, None] if train_rows else None, risks
-
-
-def _by_hand(
-    chain: tuple[Link, ...], loss: OfScore, theta: Params, rows: Tensor, examples: Examples, omega: Tensor, _: bool
-) -> tuple[Params, Tensor | None, Tensor]:
-    """The same of a perceptron, without autograd: of a small cohort its bookkeeping would be half of the time."""
-    assert isinstance(examples.rows, Tensor)
-    return chain_gradient(chain, loss, theta, rows, examples.rows, examples.share.flatten(1), omega)
-
-
-def _leaves(theta: Params) -> Params:
-    return {k: v.detach().requires_grad_() for k, v in theta.items()}

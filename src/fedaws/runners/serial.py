@@ -18,7 +18,7 @@ from fedaws.types import Broadcast, RunClients, Update
 def serial(
     cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, clients: ClientData | None = None
 ) -> RunClients:
-    """Each client: its own examples, θ, its own row; E local steps; an Update of one. Convolutions: a client a core."""
+    """Each client: its examples, θ and its row; E local steps; an Update of one. Convolutions: one client per core."""
     clients = clients or ClientData(cfg, method, data)
     losses = (example_losses(copy, cfg, method, data.num_classes) for copy in own_copies(encoder))
     workers = Workers([own_gradient(loss_of) for loss_of in losses])

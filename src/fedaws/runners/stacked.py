@@ -11,10 +11,10 @@ from fedaws.core.local import example_losses, local_update, stacked_gradient
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.data.federated import FederatedData
-from fedaws.machine.blocks import STACKED
+from fedaws.machine.blocks import STACKED, slices
 from fedaws.privacy.clipping import are_sound, clip_factors, stacked_norms, where_sound
 from fedaws.runners.chains import chain_of, chain_update
-from fedaws.runners.common import ClientData, blocks
+from fedaws.runners.common import ClientData
 from fedaws.types import Broadcast, RunClients, Update
 
 
@@ -29,7 +29,7 @@ def stacked(
 
     def run_clients(sent: Broadcast) -> Iterator[Update]:
         factor = schedule(cfg.train, sent.round_num)
-        for block in blocks(len(sent.cohort), _block_size(cfg, sent)):
+        for block in slices(len(sent.cohort), _block_size(cfg, sent)):
             cohort = sent.cohort[block]
             weights = clients.weights(sent, block)
             theta = {k: v.expand(len(cohort), *v.shape) for k, v in sent.theta.items()}
@@ -38,16 +38,16 @@ def stacked(
             rows = sent.W[block] if sent.shared is None else sent.shared.expand(len(cohort), *sent.shared.shape)
             deltas, rows, loss = update(cfg, method, theta, rows, steps, factor)
             omega = weights / weights.sum()
-            kept = omega
+            shares = omega
             if cfg.privacy.clip is not None:
                 norms = stacked_norms(deltas)
-                kept = omega * clip_factors(norms, factor * cfg.privacy.clip)
+                shares = omega * clip_factors(norms, factor * cfg.privacy.clip)
                 sound = are_sound(norms, rows, loss)
                 if not bool(sound.all()):
                     deltas = {k: where_sound(sound, d, 0.0) for k, d in deltas.items()}
                     rows, loss = where_sound(sound, rows, sent.W[block]), where_sound(sound, loss, torch.nan)
-                    kept = where_sound(sound, kept, 0.0)
-            delta = {k: _mean(kept, d) for k, d in deltas.items()}
+                    shares = where_sound(sound, shares, 0.0)
+            delta = {k: _mean(shares, d) for k, d in deltas.items()}
             own, shared = (rows, None) if sent.shared is None else (sent.W[block], _mean(omega, rows))
             yield Update(cohort, delta, own, weights, loss, shared)
 

@@ -3,7 +3,7 @@ together the second moment.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedaws.core.local import embed
 from fedaws.data.federated import FederatedData, as_input
@@ -16,17 +16,16 @@ def ask_sums(encoder: nn.Module, data: FederatedData) -> AskSums:
 
     @torch.no_grad()
     def ask(theta: Params, gram: bool) -> Sums:
-        parts = zip(data.x.split(EXAMPLES), data.y.split(EXAMPLES), strict=True)
-        sums: Tensor | None = None
-        square: Tensor | None = None
-        for x, y in parts:
+        sums: Sums | None = None
+        for x, y in zip(data.x.split(EXAMPLES), data.y.split(EXAMPLES), strict=True):
             z = embed(encoder, theta, as_input(x))
             if sums is None:
-                sums, square = z.new_zeros(data.num_classes, z.shape[1]), z.new_zeros(z.shape[1], z.shape[1])
-            sums.index_add_(0, y, z)
-            if gram and square is not None:
-                square = square.addmm_(z.T, z)
+                counts, dim = torch.bincount(data.y, minlength=data.num_classes), z.shape[1]
+                sums = Sums(counts, z.new_zeros(len(counts), dim), z.new_zeros(dim, dim) if gram else None)
+            sums.sums.index_add_(0, y, z)
+            if sums.gram is not None:
+                sums.gram.addmm_(z.T, z)
         assert sums is not None
-        return Sums(torch.bincount(data.y, minlength=data.num_classes), sums, square if gram else None)
+        return sums
 
     return ask

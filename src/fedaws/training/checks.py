@@ -71,7 +71,7 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
         raise FedawsError(f"data.drop={cfg.data.drop:g} needs sparse examples, got dense ones; set data.drop=0")
     several = data.class_of.ndim == 2
     if not several and data.num_classes > 1:
-        several = bool((data.y != data.class_of[_client_of_each(data)]).any())
+        several = bool((data.y != data.class_of.repeat_interleave(data.num_examples)).any())
     if method.rows != "all" and method.classes_per_client > 1 and not several:
         raise FedawsError(
             f"method={cfg.method} needs clients of several classes; set data.classes_per_client=2, or give it to "
@@ -156,7 +156,8 @@ def _check_clipping(cfg: Config, method: Method, data: FederatedData, encoder: n
 
 def _check_images(cfg: Config, data: FederatedData, encoder: nn.Module) -> None:
     """Only images can be cropped or resized, and only some encoders take them in another size."""
-    shape, sizes = tuple(data.x.shape[1:]), dict.fromkeys(size for _, size in cfg.train.sizes)
+    shape = data.example_shape
+    sizes = dict.fromkeys(size for _, size in cfg.train.sizes)
     if len(shape) != 3 and (sizes or cfg.data.augment != "none"):
         key, none = ("train.sizes", "train.sizes=[]") if sizes else ("data.augment=crop-flip", "data.augment=none")
         raise FedawsError(f"{key} needs images [channels, height, width], got examples of shape {shape}; set {none}")
@@ -169,10 +170,6 @@ def _check_images(cfg: Config, data: FederatedData, encoder: nn.Module) -> None:
                 f"train.sizes has the size {size}, but {error}; set train.sizes=[] or take an encoder for any size, "
                 "such as model.name=resnet20"
             ) from None
-
-
-def _client_of_each(data: FederatedData) -> Tensor:
-    return torch.arange(len(data.class_of), device=data.y.device).repeat_interleave(data.num_examples)
 
 
 def warn_of_collapse(method: Method, history: list[dict[str, Any]], warn: Warn) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedaws.config import Config
 from fedaws.data import FederatedData, load_data
-from fedaws.data.federated import as_features, as_input
+from fedaws.data.arrays import as_features
+from fedaws.data.federated import as_input
 from fedaws.data.label_sets import as_sparse
 from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
@@ -130,7 +131,7 @@ class Run:
 
         It has the next free number; all others keep theirs. θ stays as it is.
         """
-        names = self.class_names or tuple(str(c) for c in range(len(self.W)))
+        names = self._all_names
         if not isinstance(name, str) or not name or name in names:
             raise FedawsError(f"there is a class {name!r} already, or it is no name; choose another name")
         if not self._on_sphere:
@@ -138,9 +139,8 @@ class Run:
                 f"train.last_step={self.config.train.last_step} made rows of unequal length, and no single one can "
                 "be added; train without it, or add the class to the data and train again"
             )
-        mean = self.embed(x).mean(0, keepdim=True)
-        row = F.normalize(mean, dim=1) if self._on_sphere else mean
-        bias = self.model.bias if self.model.bias is None else F.pad(self.model.bias, (0, 1))
+        row = F.normalize(self.embed(x).mean(0, keepdim=True), dim=1)
+        bias = None if self.model.bias is None else F.pad(self.model.bias, (0, 1))
         return self._with_rows(torch.cat([self.W, row]), bias, (*names, name))
 
     def without_class(self, name: str | int) -> "Run":
@@ -148,7 +148,7 @@ class Run:
 
         Its row is gone: zeros, at a bias that no example overcomes. θ is what it was, and has learnt from the class.
         """
-        names = self.class_names or tuple(str(c) for c in range(len(self.W)))
+        names = self._all_names
         number = name if isinstance(name, int) else names.index(name) if name in names else -1
         there = 0 <= number < len(self.W)
         if not there or (self.model.bias is not None and self.model.bias[number] <= REMOVED):
@@ -158,6 +158,10 @@ class Run:
         bias = W.new_zeros(len(W)) if self.model.bias is None else self.model.bias.clone()
         bias[number] = REMOVED
         return self._with_rows(W, bias, tuple("" if c == number else n for c, n in enumerate(names)))
+
+    @property
+    def _all_names(self) -> tuple[str, ...]:
+        return self.class_names or tuple(map(str, range(len(self.W))))
 
     @property
     def _on_sphere(self) -> bool:

@@ -83,7 +83,9 @@ class Session:
         self.journal.add(state.loss, seconds)
         check_loss(state.loss, done)
         self.reporter.on_round(done, state.loss)
-        last, row, began = done == train.rounds, None, time.perf_counter()
+        row = None
+        last = done == train.rounds
+        began = time.perf_counter()
         if last or done % train.evaluate_every == 0:
             check_weights(state)
             row = self._measure(state, counts or {}, last)
@@ -108,7 +110,7 @@ class Session:
         """Write the model and, once, what its figures hide; returns the model, and what is to be known of it."""
         model = self.model_of(state)
         if self.best:
-            model = _kept(self.best, model)
+            model = _best_model(self.best, model)
             state = replace(state, W=model.W, round_num=int(self.best["round"]))
         self.journal.finish(state, model.theta, lambda: self._details(state, model))
         return model, self.journal.shown_facts(state)
@@ -121,31 +123,37 @@ class Session:
 
     def _measure(self, state: ServerState, counts: Mapping[str, float], last: bool) -> Metrics:
         """The row of this round. The last one is of the model that is kept, and has the test strangers in it too."""
-        found, test, done = dict[str, float](), self.test_of(state), state.round_num
-        model = self.model_of(state) if test is not None or self.strangers else None
-        if model is not None and "strangers" in self.strangers:
-            found |= self._open_set(model, "strangers")
-        if model is not None and self.best:
-            if found["strangers_eer"] < float(self.best["eer"]):
-                self.best = _kept_from(model, done, found["strangers_eer"])
-            last = last or self._waited([*(row["round"] for row in self.history), done])
-            if last:
-                model = _kept(self.best, model)
-                found |= self._open_set(model, "strangers") | {"kept_round": int(self.best["round"])}
-        if model is not None and last and "test_strangers" in self.strangers:
-            found |= self._open_set(model, "test_strangers")
-        if model is not None and test is not None:
-            embeddings = model.embed(test.x)
-            self._tested = int(found.get("kept_round", done)), embeddings
-            found = evaluate(model, test, self.cfg, embeddings) | found | own_measures(self.measures, model, test)
-        row = self.journal.measured(done, {**found, **self.spent(), **counts})
+        test, done = self.test_of(state), state.round_num
+        figures = dict[str, float]()
+        if test is not None or self.strangers:
+            figures = self._figures(self.model_of(state), test, done, last)
+        row = self.journal.measured(done, {**figures, **self.spent(), **counts})
         self.history.append(row)
         self.reporter.on_metrics(row)
         if "max_cosine" in row:
             warn_of_collapse(self.method, self.history, self.reporter.on_warning)
         return row
 
+    def _figures(self, model: Model, test: TestSet | None, done: int, last: bool) -> dict[str, float]:
+        figures = self._open_set(model, "strangers")
+        if self.best:
+            if figures["strangers_eer"] < float(self.best["eer"]):
+                self.best = _memory_of(model, done, figures["strangers_eer"])
+            last = last or self._waited([*(row["round"] for row in self.history), done])
+            if last:
+                model = _best_model(self.best, model)
+                figures |= self._open_set(model, "strangers") | {"kept_round": int(self.best["round"])}
+        if last:
+            figures |= self._open_set(model, "test_strangers")
+        if test is None:
+            return figures
+        embeddings = model.embed(test.x)
+        self._tested = int(figures.get("kept_round", done)), embeddings
+        return evaluate(model, test, self.cfg, embeddings) | figures | own_measures(self.measures, model, test)
+
     def _open_set(self, model: Model, part: Part) -> dict[str, float]:
+        if part not in self.strangers:
+            return {}
         return open_set(model, self.strangers[part], self.cfg.data.enroll, part)
 
     def _waited(self, measured: Iterable[int]) -> bool:
@@ -164,17 +172,17 @@ class Session:
 
 def nothing_kept(model: Model) -> Memory:
     """The memory before the first measurement, of the form that it will have."""
-    return _kept_from(model, 0, _ABOVE_ALL)
+    return _memory_of(model, 0, _ABOVE_ALL)
 
 
-def _kept_from(model: Model, done: int, eer: float) -> Memory:
+def _memory_of(model: Model, done: int, eer: float) -> Memory:
     """A copy: rounds change W and tables in place."""
     theta = {f"{_THETA}{name}": tensor.clone() for name, tensor in model.theta.items()}
-    told = {"round": torch.tensor([done]), "eer": torch.tensor([eer], dtype=torch.float64)}
-    return {"W": model.W.clone(), **theta, **told}
+    which = {"round": torch.tensor([done]), "eer": torch.tensor([eer], dtype=torch.float64)}
+    return {"W": model.W.clone(), **theta, **which}
 
 
-def _kept(best: Memory, model: Model) -> Model:
+def _best_model(best: Memory, model: Model) -> Model:
     """The model that was kept, in place of this one."""
     theta = {name.removeprefix(_THETA): tensor for name, tensor in best.items() if name.startswith(_THETA)}
     return replace(model, theta=theta, W=best["W"])

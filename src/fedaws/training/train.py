@@ -1,7 +1,6 @@
 """`train`: from data, encoder, method and configuration to a model."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from fedaws.config import Config, check_effects
-from fedaws.core.algorithm import run_round, settled
 from fedaws.core.defences import guarded
-from fedaws.core.last_step import make_last_step, take_last_step
-from fedaws.core.method import LastStep, Method
+from fedaws.core.last_step import make_last_step
+from fedaws.core.method import Method
 from fedaws.core.methods import method_of, named_after
+from fedaws.core.owners import settled
 from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_input
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure, Model
 from fedaws.evaluate.measures import check_names
-from fedaws.hashing import hash64
 from fedaws.machine.memory import keep_freed_memory
 from fedaws.machine.threads import shared_out
 from fedaws.models import (
@@ -43,11 +41,12 @@ from fedaws.runners.sums import ask_sums
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup, check_stop
 from fedaws.training.protection import Protection, protect
-from fedaws.training.register import Register, register_of, test_of
+from fedaws.training.register import register_of, test_of
+from fedaws.training.rounds import run_rounds
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session, nothing_kept
-from fedaws.training.warm_start import Start, begin_with, weights_of
-from fedaws.types import AskSums, Broadcast, ClassFacts, Params, RunClients, ServerState, Update
+from fedaws.training.warm_start import Start, begin_with, check_start, weights_of
+from fedaws.types import ClassFacts, RunClients, ServerState
 
 
 def train(
@@ -93,7 +92,8 @@ def train(
     Run
         The trained model with its metrics.
     """
-    cfg, ranks = _checked(config, data, encoder, method), current_ranks()
+    cfg = _checked(config, data, encoder, method)
+    ranks = current_ranks()
     reporter = _spoken_by_one(reporter or Reporter(), ranks)
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
     check_effects(cfg, own_data, own_encoder)
@@ -105,16 +105,17 @@ def train(
         with nullcontext() if ranks is None else ranks.in_turn():
             data = load_data(cfg, described.classes_per_client, "cooccurrence" in described.needs)
     if encoder is None:
-        encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
-    data, encoder, begun_with = data.to(device), encoder.to(device), start if start is not None else cfg.model.start
+        encoder = build_encoder(cfg.model, data.example_shape, cfg.seed)
+    data, encoder = data.to(device), encoder.to(device)
+    begun_with = start if start is not None else cfg.model.start
     method = guarded(method, cfg) if method else method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
-    _check_start(cfg, begun_with)
+    check_start(cfg, begun_with)
     weights = None if begun_with is None else weights_of(begun_with)
     if weights is not None:
         begin_with(encoder, weights, reporter.on_warning)
     facts = Facts(
-        example_shape=tuple(data.x.shape[1:]),
+        example_shape=data.example_shape,
         example_dtype=dtype_name(data.x),
         class_names=data.class_names,
         own_encoder=own_encoder,
@@ -136,11 +137,11 @@ def train(
     promise = {} if private is None else {"privacy": private.facts}
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
-        last_step, ask = make_last_step(cfg, method), ask_sums(encoder, data)
+        last_step = make_last_step(cfg, method)
         if cfg.train.stop_on == "strangers":
             check_stop(cfg, data, last_step)
         parts = (
-            _alone(cfg, method, data, encoder, ask, own_encoder)
+            _alone(cfg, method, data, encoder, own_encoder)
             if ranks is None
             else _together(cfg, method, data, encoder, ranks)
         )
@@ -165,10 +166,10 @@ def train(
                 strangers=data.apart,
                 best=state.best,
             )
-            state = _loop(cfg, people, state, session, parts.run_clients, last_step, private)
-            model, told = session.finish(state)
+            state = run_rounds(cfg, people, state, session, parts.run_clients, last_step, private)
+            model, facts = session.finish(state)
     set_weights(encoder, model.theta)
-    return Run(cfg, model, told, session.history, data, place)
+    return Run(cfg, model, facts, session.history, data, place)
 
 
 def _opened(
@@ -193,12 +194,10 @@ class _Parts(NamedTuple):
     folder: Callable[[Path], RunFolder]
 
 
-def _alone(
-    cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, ask: AskSums, own_encoder: bool
-) -> _Parts:
+def _alone(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, own_encoder: bool) -> _Parts:
     return _Parts(
         make_runner(cfg, method, data, encoder),
-        initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask),
+        initial_state(cfg, data, encoder, method, shared=not own_encoder),
         lambda state: _model(cfg, data, encoder, settled(state, cfg, method)),
         RunFolder,
     )
@@ -218,44 +217,32 @@ def _spoken_by_one(reporter: Reporter, ranks: Ranks | None) -> Reporter:
 
 
 def initial_state(
-    cfg: Config,
-    data: FederatedData,
-    encoder: nn.Module,
-    method: Method | None = None,
-    shared: bool = False,
-    ask: AskSums | None = None,
+    cfg: Config, data: FederatedData, encoder: nn.Module, method: Method | None = None, shared: bool = False
 ) -> ServerState:
     """θ⁰ from the encoder, W⁰ and the memories.
 
     With `shared` memory a run on the state changes the encoder's tables, which then need not be there twice.
     """
     theta = {name: p.detach() if shared else p.detach().clone() for name, p in trainable(encoder).items()}
-    rows = _start_rows(cfg, data, theta, ask or ask_sums(encoder, data))
+    rows = random_rows(cfg, data.num_classes).to(data.x.device)
+    if cfg.model.start_rows == "means":  # each class's mean embedding under θ⁰
+        rows = mean_rows(ask_sums(encoder, data)(theta, False), rows)
     return start_state(cfg, method or method_of(cfg), theta, rows, data.class_of, table_names(encoder))
 
 
 def _checked(config: Any, data: Any, encoder: Any, method: Any) -> Config:
     """The configuration, once the arguments are known to be what they should; a method of one's own gives its name."""
-    wanted: list[tuple[Any, type, str, str]] = [
+    arguments: list[tuple[Any, type, str, str]] = [
         (data, FederatedData, "data", "fedaws.from_arrays(x, y)"),
         (encoder, nn.Module, "encoder", "a torch.nn.Module"),
         (config, Config, "config", "a fedaws.Config, as by fedaws.config.load(name)"),
         (method, Method, "method", "a fedaws.Method; for one by its name set config.method"),
     ]
-    for value, kind, name, fix in wanted:
+    for value, kind, name, fix in arguments:
         if value is not None and not isinstance(value, kind):
             raise FedawsError(f"{name} is a {type(value).__name__}; wanted {fix}")
     cfg = config or Config()
     return cfg if method is None else named_after(method, cfg)
-
-
-def _check_start(cfg: Config, start: Start | None) -> None:
-    """Weights that have seen the same people have spent on them what no ledger here tells of."""
-    if start is not None and cfg.privacy.noisy and not cfg.privacy.public_start:
-        raise FedawsError(
-            "start: what weights cost the people that they were trained on is not counted here, so ε would be too "
-            "small; begin at random, or set privacy.public_start=true if they have seen none of these people"
-        )
 
 
 def _as_given(cfg: Config, own_data: bool, own_encoder: bool) -> Config:
@@ -264,56 +251,20 @@ def _as_given(cfg: Config, own_data: bool, own_encoder: bool) -> Config:
     return cfg.with_(**{table: {"name": "own"} for table, own in names.items() if own})
 
 
-def _loop(
-    cfg: Config,
-    people: Register,
-    state: ServerState,
-    session: Session,
-    run_clients: RunClients,
-    last_step: LastStep | None,
-    private: Protection | None,
-) -> ServerState:
-    guard = None if private is None else private.guard
-    run_clients = _timed(run_clients, session)
-    counts = people.data.num_examples
-    session.reporter.on_start(cfg.train.rounds if session.over else state.round_num, cfg.train.rounds)
-    while state.round_num < cfg.train.rounds and not session.over:
-        # A generator of its own for every round: nothing random needs to be saved.
-        rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", state.round_num))
-        if private is not None and private.spent_all:
-            session.journal.checkpoint(replace(state, best=session.best))
-            raise private.over(state.round_num)
-        began, now = time.perf_counter(), state.round_num
-        state, available, method = people.begin(state), people.available(now), people.method_in(now)
-        state = run_round(state, available, run_clients, cfg, rng, counts, in_place=True, method=method, guard=guard)
-        if state.round_num == cfg.train.rounds:
-            state = settled(state, cfg, method)
-        if last_step is not None and state.round_num == cfg.train.rounds:
-            state = people.ended(take_last_step(state, session.model_of(state).theta, last_step, people.ask(now)))
-        session.after_round(state, time.perf_counter() - began)
-    return state
-
-
-def _timed(run_clients: RunClients, session: Session) -> RunClients:
-    """The same clients, with the time that they take counted; what a round takes beside them is the server's."""
-
-    def run(sent: Broadcast) -> Iterable[Update]:
-        began = time.perf_counter()
-        for update in run_clients(sent):
-            session.spend("clients", began)
-            yield update
-            began = time.perf_counter()
-        session.spend("clients", began)
-
-    return run
-
-
-def _start_rows(cfg: Config, data: FederatedData, theta: Params, ask: AskSums) -> Tensor:
-    """Random unit rows, or where they are asked for each class's mean embedding under θ⁰."""
-    rows = random_rows(cfg, data.num_classes).to(data.x.device)
-    if cfg.model.start_rows == "random":
-        return rows
-    return mean_rows(ask(theta, False), rows)
+def _prepare(cfg: Config) -> torch.device:
+    """The device, once it has computed something; memory and threads as the settings say."""
+    keep_freed_memory()
+    if cfg.train.threads != "auto":
+        torch.set_num_threads(cfg.train.threads)
+    name = cfg.train.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.ones(1, device=name).tolist()  # a device that cannot compute (meta) fails here too
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise FedawsError(f"train.device={name} cannot be used: {reason}; set train.device=cpu") from None
 
 
 def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerState) -> Model:
@@ -328,18 +279,3 @@ def _model(cfg: Config, data: FederatedData, encoder: nn.Module, state: ServerSt
             samples = [torch.cat(samples)]
         theta = theta | measured_statistics(encoder, theta, samples)
     return Model(encoder, theta, state.W, cfg.model.normalize, state.bias, cfg.model.crowding)
-
-
-def _prepare(cfg: Config) -> torch.device:
-    keep_freed_memory()
-    if cfg.train.threads != "auto":
-        torch.set_num_threads(cfg.train.threads)
-    name = cfg.train.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.ones(1, device=name).tolist()  # a device that cannot compute (meta) fails here too
-        return torch.device(name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise FedawsError(f"train.device={name} cannot be used: {reason}; set train.device=cpu") from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Union
 import torch
 from torch import Tensor, nn
 
+from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.models import trainable
 from fedaws.record.folder import RunFolder
@@ -43,22 +44,31 @@ def weights_of(start: Any) -> Params:
         raise FedawsError(f"start: no sound .safetensors file: {str(error).partition(';')[0]}; get it anew") from None
 
 
+def check_start(cfg: Config, start: Start | None) -> None:
+    """Weights that have seen the same people have spent on them what no ledger here tells of."""
+    if start is not None and cfg.privacy.noisy and not cfg.privacy.public_start:
+        raise FedawsError(
+            "start: what weights cost the people that they were trained on is not counted here, so ε would be too "
+            "small; begin at random, or set privacy.public_start=true if they have seen none of these people"
+        )
+
+
 @torch.no_grad()
 def begin_with(encoder: nn.Module, weights: Params, warn: Callable[[str], None]) -> None:
     """Give the encoder's trainable parameters these weights; each must be there, whatever else is in them."""
-    wanted = trainable(encoder)
-    missing = [name for name in wanted if name not in weights]
+    parameters = trainable(encoder)
+    missing = [name for name in parameters if name not in weights]
     if missing:
         raise FedawsError(
-            f"start has no {', '.join(missing[:3])}; wanted all of the encoder's {len(wanted)} parameters"
+            f"start has no {', '.join(missing[:3])}; wanted all of the encoder's {len(parameters)} parameters"
         )
-    for name, parameter in wanted.items():  # all of them before the first is written
+    for name, parameter in parameters.items():  # all of them before the first is written
         if weights[name].shape != parameter.shape:
             got, want = tuple(weights[name].shape), tuple(parameter.shape)
             raise FedawsError(f"start has {name} of shape {got}, the encoder {want}; take the encoder it belongs to")
         if not bool(torch.isfinite(weights[name]).all()):
             raise FedawsError(f"start has NaN or infinite values in {name}; take another file")
-    for name, parameter in wanted.items():
+    for name, parameter in parameters.items():
         parameter.copy_(weights[name])
-    if len(weights) > len(wanted):
-        warn(f"start has {len(weights) - len(wanted)} tensors that the encoder has no place for; they are left out")
+    if len(weights) > len(parameters):
+        warn(f"start has {len(weights) - len(parameters)} tensors that the encoder has no place for; they are left out")

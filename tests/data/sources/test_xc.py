@@ -212,9 +212,9 @@ def test_with_every_label_an_example_lies_with_the_clients_of_all_its_labels(val
     assert data.y.equal(data.class_of.repeat_interleave(data.num_examples))
 
 
-def test_data_of_one_label_an_example_have_no_every_label() -> None:
+def test_data_of_one_label_per_example_have_no_every_label() -> None:
     said = refusal(lambda: load_data(Config().override(["data.every_label=true"])))
-    assert "data.every_label: digits has one label an example" in said
+    assert "data.every_label: digits has one label per example" in said
 
 
 def test_labels_are_drawn_uniformly_and_from_the_seed() -> None:

@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedaws.config import Config, Section
+from fedaws.core.local import leaves_of
 from fedaws.core.method import Method, Spread, When, positive_loss
 from fedaws.core.methods import options_of, wanted_fact
 from fedaws.core.spreadout import spreadout_gradient
@@ -44,7 +45,7 @@ def method(cfg: Config, classes: ClassFacts | None) -> Method:
     first = {k: v.to(features.device) for k, v in _first_parameters(cfg, options, features.shape[1]).items()}
 
     def step(W: Tensor, heard: Tensor, when: When, _: torch.Generator, memory: Memory) -> Memory:
-        leaves = {k: v.detach().requires_grad_() for k, v in memory.items()}
+        leaves = leaves_of(memory)
         with torch.enable_grad():
             rows = make_rows(leaves, features)
         direction = spreadout_gradient(rows.detach(), cfg.spread.margin)[0] * (-options.weight / len(W))

@@ -10,21 +10,18 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.correlation import correlated_spread
-from fedaws.core.method import Method, Spread, positive_loss
+from fedaws.core.method import Method, positive_loss
 from fedaws.core.methods import wanted_fact
 from fedaws.types import ClassFacts
 
 
 def method(cfg: Config, classes: ClassFacts | None) -> Method:
     """FedAwS with pairs weighted by their labels' correlation."""
-    counts = wanted_fact(classes, "cooccurrence")
     shift = cfg.spread.margin - 1
 
     def slopes(scores: Tensor, a: Tensor) -> Tensor:
         return 2 * (1 - a) * (scores + shift).clamp_min(0) - 2 * a
 
-    spread = Spread(lambda W, _, __, ___, memory: memory)
-    if counts is not None:
-        spread = correlated_spread(slopes, 2.0, counts, cfg.spread.weight)
+    spread = correlated_spread(slopes, 2.0, wanted_fact(classes, "cooccurrence"), cfg.spread.weight)
     loss = positive_loss(cfg)
     return Method("fedalc", "FedALC, knows label pairs", "own", loss, spread, needs=frozenset({"cooccurrence"}))

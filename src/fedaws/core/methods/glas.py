@@ -7,22 +7,14 @@ The clients are FedAwS's. The server must know how often labels stand together (
 
 from fedaws.config import Config
 from fedaws.core.correlation import correlated_spread
-from fedaws.core.method import Method, Spread, positive_loss
+from fedaws.core.method import Method, positive_loss
 from fedaws.core.methods import wanted_fact
 from fedaws.types import ClassFacts
 
 
 def method(cfg: Config, classes: ClassFacts | None) -> Method:
     """FedAwS, its rows kept at the cosines of their labels' correlations."""
-    loss = positive_loss(cfg)
-    return Method(
-        "glas", "GLaS, knows label pairs", "own", loss, spread(cfg, classes), needs=frozenset({"cooccurrence"})
-    )
-
-
-def spread(cfg: Config, classes: ClassFacts | None) -> Spread:
-    """The step of the server; without facts its description alone is wanted."""
     counts = wanted_fact(classes, "cooccurrence")
-    if counts is None:
-        return Spread(lambda W, _, __, ___, memory: memory)
-    return correlated_spread(lambda scores, a: 2 * (scores - a), 2.0, counts, cfg.spread.weight)
+    spread = correlated_spread(lambda scores, a: 2 * (scores - a), 2.0, counts, cfg.spread.weight)
+    loss = positive_loss(cfg)
+    return Method("glas", "GLaS, knows label pairs", "own", loss, spread, needs=frozenset({"cooccurrence"}))

@@ -57,5 +57,5 @@ def _read_earlier(path: Path, key: str) -> Arrays | None:
 
 
 def _checksum(array: NDArray[np.generic]) -> int:
-    """CRC-32, about a second a gigabyte."""
+    """CRC-32, about a second per gigabyte."""
     return zlib.crc32(array.tobytes() if array.ndim != 1 else array.view(np.uint8).data)

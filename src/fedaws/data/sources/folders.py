@@ -1,4 +1,4 @@
-"""A folder a class, whatever its files hold: which files there are, and whose."""
+"""A folder for each class, whatever its files hold: which files there are, and whose."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

@@ -111,7 +111,7 @@ def _check_size(image: Image.Image, path: Path) -> None:
 
 
 def _rgb(image: Image.Image, path: Path) -> Image.Image:
-    """Three bytes a pixel; what shines through is white."""
+    """Three bytes per pixel; what shines through is white."""
     if image.mode[0] in "IF":  # of these Pillow would keep the lowest 8 bits, or clip
         raise FedawsError(f"{path} has more than 8 bits a channel; save it with 8")
     if image.mode not in ("RGBA", "RGBa", "LA", "La", "PA") and "transparency" not in image.info:

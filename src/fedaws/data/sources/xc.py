@@ -21,7 +21,11 @@ from fedaws.sparse import SparseRows, from_numpy
 _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes what it gives
 _REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
 _ARRAYS = ("features", "values", "feature_starts", "labels", "label_starts", "widths")
-_PAIRS = (("X.{}.npz", "Y.{}.npz", ("trn", "tst")), ("X_{}.npz", "Y_{}.npz", ("train", "test")))
+_WORDS = ("train", "test")
+_PAIRS = (  # of matrices: examples and labels of the training part, then of the test part
+    (("X.trn.npz", "Y.trn.npz"), ("X.tst.npz", "Y.tst.npz")),
+    (("X_train.npz", "Y_train.npz"), ("X_test.npz", "Y_test.npz")),
+)
 
 
 @dataclass(frozen=True)
@@ -125,23 +129,17 @@ def _plain(name: str) -> str:
 
 def _files(folder: Path, part: int) -> tuple[Path, ...]:
     """The files of the training (0) or test (1) part: one text, or a pair of matrices; nothing if there are none."""
-    word = ("train", "test")[part]
-    texts = [folder / f"{word}.txt", *sorted(folder.glob(f"*_{word}.txt"))]
-    for text in texts:
-        if text.is_file():
-            return (text,)
-    for x, y, parts in _PAIRS:
-        pair = folder / x.format(parts[part]), folder / y.format(parts[part])
-        if all(path.is_file() for path in pair):
-            return pair
-    return ()
+    texts = [folder / f"{_WORDS[part]}.txt", *sorted(folder.glob(f"*_{_WORDS[part]}.txt"))]
+    pairs = [tuple(folder / name for name in pair[part]) for pair in _PAIRS]
+    choices: list[tuple[Path, ...]] = [*((text,) for text in texts), *pairs]
+    return next((files for files in choices if all(path.is_file() for path in files)), ())
 
 
 def _split(folder: Path, part: int, cache: Path) -> Split:
     files = _files(folder, part)
     if not files:
-        word = ("train", "test")[part]
-        raise FedawsError(f"{folder} has no {word}.txt, nor {' and '.join(_pair_names(part))}; add its {word} part")
+        word, pair = _WORDS[part], " and ".join(_PAIRS[0][part])
+        raise FedawsError(f"{folder} has no {word}.txt, nor {pair}; add its {word} part")
     resolved = [path.resolve() for path in files]
     facts = [(str(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in resolved]
     digest = hashlib.sha256("\0".join(map(str, resolved)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -151,11 +149,6 @@ def _split(folder: Path, part: int, cache: Path) -> Split:
         return to_split(arrays)
     except FedawsError as error:
         raise FedawsError(f"{place}: {error}; delete it") from None
-
-
-def _pair_names(part: int) -> tuple[str, str]:
-    x, y, parts = _PAIRS[0]
-    return x.format(parts[part]), y.format(parts[part])
 
 
 def read_part(files: tuple[Path, ...]) -> Split:

@@ -36,7 +36,7 @@ def xc_synthetic(like: str, scale: float, seed: int, cache: Path) -> tuple[Split
 
 
 def scaled(shape: Shape, scale: float) -> Shape:
-    """A set with a part of the features, labels and examples, but as many of each an example, as far as there are."""
+    """A set with a part of the features, labels and examples, but as many of them per example, as far as there are."""
     features, labels = (max(2, round(scale * count)) for count in (shape.features, shape.labels))
     return Shape(
         features,

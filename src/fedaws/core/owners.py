@@ -1,0 +1,80 @@
+"""What a method's own functions do in a round beside its loss, each with its memory: spread rows, weigh clients, and
+add up what private rows tell.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedaws.config import Config
+from fedaws.core.aggregate import Aggregate
+from fedaws.core.method import Method, When
+from fedaws.core.schedule import schedule
+from fedaws.core.sums import HEARD, hear, means_of, nothing_heard
+from fedaws.errors import FedawsError
+from fedaws.types import Broadcast, Memory, ServerState
+
+
+def send_beside(sent: Broadcast, state: ServerState, method: Method) -> Broadcast:
+    """The broadcast with what only some methods send: the means that private rows need, the server's weights."""
+    if method.own_spread:
+        means = means_of(method.own_spread, state.spread, state.W)
+        sent = replace(sent, means=means, heard=state.spread[HEARD][sent.cohort])
+    if method.weighting:
+        memory = state.weighting or method.weighting.init(state.W)
+        weights = method.weighting.weights(memory, state.classes(sent.cohort))
+        if weights.shape != sent.cohort.shape or not bool((weights > 0).all()):
+            shape, count = tuple(weights.shape), len(sent.cohort)
+            raise FedawsError(f"the method's weights have shape {shape} or are not positive; wanted {count} such")
+        sent = replace(sent, weights=weights)
+    return sent
+
+
+def spread_rows(
+    state: ServerState, total: Aggregate, cfg: Config, method: Method, factor: float, rng: torch.Generator
+) -> ServerState:
+    """Line 14 on the rows that the server has; of private ones it adds up what they tell."""
+    if method.own_spread:
+        return replace(state, spread=hear(state.spread, total.sums, total.cohort, state.round_num + 1))
+    if method.spread is None or not bool(total.rows.square().sum().isfinite()):  # diverged: the caller sees it
+        return state
+    memory = state.spread or method.spread.init(state.W)
+    when = When(state.round_num, factor * cfg.class_lr, factor)
+    after = method.spread.step(state.W, total.classes, when, rng, memory)
+    return replace(state, spread=_same_kind(memory, after, "spread"))
+
+
+def learn_weights(state: ServerState, total: Aggregate, method: Method) -> ServerState:
+    """The server's weights of the clients, after their losses of this round."""
+    if method.weighting is None or not len(total.cohort):
+        return state
+    memory = state.weighting or method.weighting.init(state.W)
+    learnt = method.weighting.learn(memory, state.classes(total.cohort), total.losses)
+    return replace(state, weighting=_same_kind(memory, learnt, "weighting"))
+
+
+def settled(state: ServerState, cfg: Config, method: Method) -> ServerState:
+    """The state with every private row after the step that it is owed: the rows as their owners would use them now."""
+    if method.own_spread is None:
+        return state
+    means = means_of(method.own_spread, state.spread, state.W)
+    W = method.own_spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
+    return replace(state, W=W, spread=nothing_heard(method.own_spread, W, len(state.spread[HEARD])))
+
+
+def _same_kind(before: Memory, after: Memory, owner: str) -> Memory:
+    """The memory after a step, refused unless a checkpoint can hold it: tensors with the names and shapes of `init`."""
+
+    def kinds(memory: Any) -> dict[str, str] | None:
+        if not isinstance(memory, dict) or not all(isinstance(tensor, Tensor) for tensor in memory.values()):
+            return None
+        return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in memory.items()}
+
+    if kinds(after) != kinds(before):
+        raise FedawsError(
+            f"the method's {owner} gave the memory {kinds(after) or type(after).__name__}; wanted that of its init, "
+            f"{kinds(before)}"
+        )
+    return after
