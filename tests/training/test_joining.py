@@ -43,7 +43,7 @@ def cohorts_of(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[
         asked = lambda sent: seen.append(sent.cohort.tolist()) or run_clients(sent)  # noqa: E731
         return run_round(state, available, asked, *args, **kwargs)
 
-    monkeypatch.setattr("fedaws.training.train.run_round", watched)
+    monkeypatch.setattr("fedaws.training.rounds.run_round", watched)
     return seen, before, trained(cfg)
 
 

@@ -214,7 +214,7 @@ def test_a_run_begins_by_writing_that_it_has_spent_nothing(tmp_path: Path, monke
     def crash(*_: object, **__: object) -> None:
         raise Crash
 
-    monkeypatch.setattr("fedaws.training.train.run_round", crash)
+    monkeypatch.setattr("fedaws.training.rounds.run_round", crash)
     with pytest.raises(Crash):
         trained(config(), tmp_path)
     written = json.loads((tmp_path / LEDGER).read_text())

@@ -402,7 +402,7 @@ def test_a_step_to_infinity_leaves_neither_metrics_nor_checkpoint(
     def to_infinity(state: ServerState, *_: object, **__: object) -> ServerState:
         return replace(state, round_num=state.round_num + 1, W=state.W * torch.inf, loss=0.5)
 
-    monkeypatch.setattr("fedaws.training.train.run_round", to_infinity)
+    monkeypatch.setattr("fedaws.training.rounds.run_round", to_infinity)
     cfg = tiny.override(["train.evaluate_every=9", "train.checkpoint_every=9", f"train.{every}=1"])
     assert "W is not finite in round 1" in refusal(lambda: fedaws.train(config=cfg, folder=tmp_path))
     assert RunFolder(tmp_path).metrics() == []
