@@ -80,7 +80,7 @@ def deployed(nodes: int, rounds: int, supernodes: bool, database: bool) -> dict[
         with cluster(place.root, print) as found:
             if database:
                 found.database = place.root / "state.db"
-            found.start(supernodes=supernodes)
+            found.start(Supernodes(found).start if supernodes else None)
             run_id = found.submit(deadline=600.0, grace=600.0, wait=1800.0)
             after_first = _wait_for_round(place, 1, found)
             found.follow(run_id)
@@ -94,6 +94,24 @@ def deployed(nodes: int, rounds: int, supernodes: bool, database: bool) -> dict[
     per = nodes * rounds
     plain = simulated(cfg)
     return parts | {"fedaws train": plain, "bytes to a node": sent / per, "bytes from a node": received / per}
+
+
+class Supernodes:
+    """Nodes by Flower's own program, which starts a Python for each message."""
+
+    def __init__(self, running: Cluster) -> None:
+        self.running, self._ports = running, {running.port}
+
+    def start(self, name: str) -> None:
+        while (port := free_port()) in self._ports:  # of theirs too, which they take only seconds later
+            pass
+        self._ports.add(port)
+        running, folder = self.running, self.running.place.node(name)
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{running.port}"]
+        command += ["--root-certificates", str(folder / "ca.crt"), "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--auth-supernode-private-key", str(folder / "key")]
+        config = f'class-id={running.class_of[name]} data="{folder / "data.npz"}"'
+        running.processes.start(name, [*command, "--node-config", config], folder / "flwr")
 
 
 def _wait_for_round(place: Place, number: int, running: Cluster) -> float:

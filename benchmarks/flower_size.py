@@ -125,7 +125,7 @@ def serve(nodes: int, per_round: int, rounds: int, latency: float = 0.0) -> tupl
     theta = wire.pack({name: p.detach() for name, p in trainable(encoder).items()})
     empty = process.memory_info().rss
     strategy = FedAwS({node.name: i for i, node in enumerate(grid.nodes)}, config=cfg, poll=0.01, secret_rows=False)
-    found = {"asking who is there": _seconds(lambda: strategy._identified(grid, True))}
+    found = {"asking who is there": _seconds(lambda: strategy.members.identified(grid, ask=True))}
     found["bytes a registered node"] = (process.memory_info().rss - empty) / nodes
     before = peak_mb(reset=True)
     strategy.start(grid, theta, num_rounds=1, timeout=600)

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 import fedaws
 from fedaws import Config
 from fedaws.core.newcomers import fresh_row
-from fedaws.flower import client_app
+from fedaws.flower import wire
 from fedaws.flower.federation import Member, read_federation, write_federation
-from fedaws.flower.setup import _equip
+from fedaws.flower.keys import make_node_key
 from fedaws.flower.strategy import ENROLL
 from fedaws.models import build_encoder
 from fedaws.record.facts import Facts
@@ -155,7 +155,7 @@ def test_who_is_missing_is_said_while_the_first_round_waits(
     trial: Callable[..., Trial], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    monkeypatch.setattr("fedaws.flower.strategy._SAY_EVERY", 0.1)
+    monkeypatch.setattr("fedaws.flower.members._SAY_EVERY", 0.1)
     caplog.set_level(logging.INFO)
     made = trial(4, wait=1.0)
     made.node(1).online = False
@@ -192,7 +192,7 @@ def add_member(made: Trial, class_id: int) -> None:
     """What an operator does while the run goes on: a key, a line in federation.toml, a node."""
     found = read_federation(made.place.federation)
     name = f"node-{len(found.members)}"
-    member = _equip(made.place.node(name), Member(len(found.members), class_id, name))
+    member = Member(len(found.members), class_id, name, make_node_key(made.place.node(name)))
     (made.place.node(name) / "data.npz").write_bytes((made.place.node("node-0") / "data.npz").read_bytes())
     members = (*found.members, member)
     write_federation(made.place.federation, members, found.example_shape, found.example_dtype, "test.npz")
@@ -253,14 +253,15 @@ def test_a_new_class_begins_with_the_row_that_its_node_made_at_home(
 ) -> None:
     made, sent = trial(4, config=tiny.override(["clients.lr=1e-9", "clients.class_lr=0.1"])), list[torch.Tensor]()
     after_round(made, 5, lambda: add_member(made, 4))
-    honest_row = client_app._answered
+    honest = wire.read_order
 
-    def noted(message: Message, asked: Any, *args: Any, **kwargs: Any) -> Message:
-        if asked.class_id == 4:
+    def noted(content: RecordDict) -> wire.Order:
+        asked = honest(content)
+        if asked.class_id == 4 and asked.row is not None:
             sent.append(asked.row)
-        return honest_row(message, asked, *args, **kwargs)
+        return asked
 
-    monkeypatch.setattr(client_app, "_answered", noted)
+    monkeypatch.setattr(wire, "read_order", noted)
     made.serve()
     x = torch.from_numpy(np.load(made.place.node("node-0") / "data.npz")["x"])  # the new node has the same
     with torch.no_grad():
@@ -342,7 +343,7 @@ def test_a_node_gets_a_new_key_while_the_run_goes_on(trial: Callable[..., Trial]
     def renew() -> None:
         found = read_federation(made.place.federation)
         (made.place.node("node-3") / "key").unlink()
-        member = _equip(made.place.node("node-3"), found.members[3])
+        member = replace(found.members[3], public_key=make_node_key(made.place.node("node-3")))
         members = [*found.members[:3], member]
         write_federation(made.place.federation, members, found.example_shape, found.example_dtype, "test.npz")
         made.nodes[200] = node_of(made.place, member)
@@ -404,7 +405,7 @@ def test_a_class_that_comes_late_and_does_not_enrol_gets_a_row_away_from_the_oth
         given.append((W @ fresh_row(W, rng)).max())
         return fresh_row(W, rng)
 
-    monkeypatch.setattr("fedaws.flower.strategy.fresh_row", noted)
+    monkeypatch.setattr("fedaws.flower.joining.fresh_row", noted)
     made.node(3).online = False
 
     def back() -> None:

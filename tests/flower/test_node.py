@@ -11,6 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
 from fedaws import Config
+from fedaws.config import from_toml
 from fedaws.data.batches import BatchPlan
 from fedaws.data.federated import FederatedData
 from fedaws.flower import wire
@@ -22,7 +23,7 @@ from helpers import dense
 def order_for(client: int, config: Config, encoder: nn.Module) -> Message:
     theta = {name: p.detach() for name, p in trainable(encoder).items()}
     row = torch.eye(config.model.embedding_dim)[0]
-    content = wire.order(wire.pack(theta), wire.shared_config(config, 0), client, client, row)
+    content = wire.order({"arrays": wire.pack(theta), "config": wire.shared_config(config, 0)}, client, client, row)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in a process of Flower's
     message = Message(content, 1, "train")
     message.metadata.__dict__["_message_id"] = "1"
@@ -59,16 +60,19 @@ def test_a_node_alone_draws_the_batches_that_it_has_in_a_simulation(tiny: Config
         assert torch.equal(own.numbers + 30, simulated.numbers)
 
 
-def test_an_order_is_read_once(tiny: Config, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, reads = wire.read_order, list[RecordDict]()
+def test_the_settings_of_a_run_are_read_once(tiny: Config, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the same text in every message, and take longer than all else of it."""
+    reads = list[str]()
 
-    def counted(content: RecordDict) -> wire.Order:
-        reads.append(content)
-        return honest(content)
+    def counted(text: str, source: str) -> Config:
+        reads.append(text)
+        return from_toml(text, source)
 
-    monkeypatch.setattr(wire, "read_order", counted)
+    monkeypatch.setattr(wire, "from_toml", counted)
+    wire._settings.cache_clear()
     np.savez(tmp_path / "data.npz", x=np.zeros((5, 6), np.float32))
     encoder = build_encoder(tiny.model, (6,), tiny.seed)
     context = Context(1, 1, {"data": str(tmp_path / "data.npz")}, RecordDict(), {})
-    assert app(order_for(2, tiny, encoder), context).has_content()
+    for client in (2, 3):
+        assert app(order_for(client, tiny, encoder), context).has_content()
     assert len(reads) == 1

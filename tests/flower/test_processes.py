@@ -1,5 +1,6 @@
 """No process is left behind."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +20,11 @@ from fedaws.flower.up import Cluster, Processes, _Told, cluster
 from fedaws.record.folder import RunFolder
 from flower_trial import Trial
 from helpers import refusal
+
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+sys.path.append(BENCHMARKS)
+flower = importlib.import_module("flower")
+sys.path.remove(BENCHMARKS)
 
 SLEEP = "import time; time.sleep(600)"
 DETACH = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True); {SLEEP}"
@@ -94,10 +100,12 @@ def test_no_two_nodes_get_the_same_port(trial: Callable[..., Trial], monkeypatch
     """They bind theirs only seconds later, so the system may give one out twice."""
     ports, started = iter([1, 2, 2, 1, 3]), list[str]()
     monkeypatch.setattr("fedaws.flower.up.free_port", lambda: next(ports))
+    monkeypatch.setattr(flower, "free_port", lambda: next(ports))
     monkeypatch.setattr(Processes, "start", lambda self, name, command, home: started.extend(command))
     with cluster(trial(4).place.root, print) as found:
-        found.start_supernode("node-0")
-        found.start_supernode("node-1")
+        nodes = flower.Supernodes(found)
+        nodes.start("node-0")
+        nodes.start("node-1")
         assert found.port == 1
     assert [port for option, port in pairwise(started) if option == "--port"] == ["2", "3"]
 

@@ -431,7 +431,7 @@ def start_of(made: Trial) -> dict[str, torch.Tensor]:
 
 def sent(**changes: Any) -> RecordDict:
     """What the server sends, with parts of its own record or of the shared one replaced."""
-    content = wire.order(wire.pack(THETA), wire.shared_config(Config(), 4), 7, 2, ROW)
+    content = wire.order({"arrays": wire.pack(THETA), "config": wire.shared_config(Config(), 4)}, 7, 2, ROW)
     for name in ("config", "own"):
         record = content.config_records[name]
         record.update({k: v for k, v in changes.items() if k in record})

@@ -28,7 +28,7 @@ def test_fifty_of_five_hundred_nodes_answer_by_a_few_threads() -> None:
 
 def test_who_is_online_is_asked_seldom_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer holds for thirty times what it took, here longer than the run."""
-    monkeypatch.setattr("fedaws.flower.strategy._SELDOM", 3000)
+    monkeypatch.setattr("fedaws.flower.members._SELDOM", 3000)
     found, grid = flower_size.serve(nodes=20, per_round=5, rounds=4, latency=0.3)
     assert found["good replies of the last round"] == 5
     assert grid.asked_for_all == 2  # by the benchmark, and by the first round, which waits for everybody

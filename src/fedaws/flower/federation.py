@@ -78,14 +78,13 @@ class Federation:
     sums: str | None = None
     stamp: tuple[int, ...] | None = None  # of the file as it was read
     apart: Mapping[Part, Path] = field(default_factory=dict)  # the files of people who have no node
-    _by_name: dict[str, Member] = field(init=False, repr=False, compare=False)
-    _keys: dict[str, bytes] = field(init=False, repr=False, compare=False)
+    _known: dict[str, tuple[Member, bytes | None]] = field(init=False, repr=False, compare=False)  # with their keys
 
     def __post_init__(self) -> None:
         if not self.active:
             raise FedawsError(f"{self.path or 'class_of'} has no nodes; give each registered node's class")
-        object.__setattr__(self, "_by_name", {m.name: m for m in self.members})
-        object.__setattr__(self, "_keys", {m.name: _spoken(m.public_key) for m in self.members if m.public_key})
+        known = {m.name: (m, _spoken(m.public_key) if m.public_key else None) for m in self.members}
+        object.__setattr__(self, "_known", known)
         seen = sorted({m.class_id for m in self.members})
         gap = next((number for number, class_id in enumerate(seen) if number != class_id), None)
         if gap is not None:
@@ -121,10 +120,8 @@ class Federation:
 
     def member(self, node: NodeInfo) -> Member | None:
         """Who this node is registered as; None for a stranger, one removed, and a known name with another key."""
-        member = self._by_name.get(node.name)
-        if member is None or member.removed:
-            return None
-        if member.public_key and self._keys[member.name] != bytes(node.public_key):
+        member, key = self._known.get(node.name, (None, None))
+        if member is None or member.removed or (key is not None and key != bytes(node.public_key)):
             return None
         return member
 

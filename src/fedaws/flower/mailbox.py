@@ -4,18 +4,20 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import httpx
 from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from fedaws.flower.federation import Member
-from fedaws.flower.wire import Limits, Rejected, printable
+from fedaws.flower.wire import Expected, Limits, Rejected, printable
+from fedaws.types import ServerState
 
 _LOG = logging.getLogger("flwr")
 _AT_ONCE = 16  # looks for replies: each waits for the SuperLink's answer, so a slow one is asked less often
@@ -62,6 +64,26 @@ class Mailbox:
         self.asked.append(Asked(member, message.metadata))
         return message
 
+    def ask(
+        self,
+        grid: Grid,
+        kind: str,
+        nodes: Mapping[int, Member],
+        order: Callable[[Member], RecordDict],
+        read: Callable[[RecordDict, Member], Answer],
+        enough: float = math.inf,
+    ) -> dict[int, Answer]:
+        """A round of its own: ask these members, by node id; the good replies by client number."""
+        self.open_round()
+        messages = [self.order(member, node_id, kind, order(member)) for node_id, member in nodes.items()]
+        self.enough = enough
+        return self.good(self.collect(grid, messages), read)
+
+    def expected(self, state: ServerState, member: Member) -> Expected:
+        """What the member's reply must agree with."""
+        place = state.round_num, member.client, member.class_id
+        return Expected(*place, state.theta, state.W.shape[1], self.limits)
+
     @property
     def ttl(self) -> float:
         """Seconds that Flower keeps a message and its reply.
@@ -81,7 +103,7 @@ class Mailbox:
         names = self._names()
         waiting = set(nodes)
         end = time.monotonic() + self.deadline
-        with _Lookers(grid, nodes, self.poll, self._looking) as lookers:
+        with closing(_Lookers(grid, nodes, self.poll, self._looking)) as lookers:
             while waiting:
                 if self.found >= self.enough:
                     end, self.enough = min(end, time.monotonic() + self.grace), math.inf
@@ -186,10 +208,7 @@ class _Lookers:
         self._threads = 0
         self._in_flight = set[str]()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for _thread in range(self._threads):
             self._orders.put(None)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,6 +37,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedaws.errors import FedawsError
 from fedaws.files import read_bytes
+from fedaws.flower.wire import printable
 from fedaws.privacy.sum_keeper import PEERS_FILE
 
 _LOG = logging.getLogger("flwr")
@@ -99,7 +100,7 @@ class Node:
         except RunNotRunningException:
             _LOG.info("the run has ended; nothing is wanted of this node")
         except _TROUBLE as error:
-            _LOG.warning("a message or its reply is lost: %s", _one_line(error))
+            _LOG.warning("a message or its reply is lost: %s", printable(str(error))[:200])
         else:
             return True
         return False
@@ -110,7 +111,7 @@ class Node:
             try:
                 return action()
             except _TROUBLE as error:
-                _LOG.warning("the SuperLink is in trouble, trying again: %s", _one_line(error))
+                _LOG.warning("the SuperLink is in trouble, trying again: %s", printable(str(error))[:200])
                 self.sleep(2.0**attempt - 1)
         return action()
 
@@ -216,21 +217,14 @@ def _ended_politely() -> Iterator[Event]:
     """
     lost = Event()
 
-    def stop(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
     def note(args: threading.ExceptHookArgs) -> None:
-        _LOG.warning("lost: %s", _one_line(args.exc_value or RuntimeError()))
+        _LOG.warning("lost: %s", printable(str(args.exc_value))[:200])
         lost.set()
 
-    old_stop, old_hook = signal.signal(signal.SIGTERM, stop), threading.excepthook
+    old_stop, old_hook = signal.signal(signal.SIGTERM, signal.default_int_handler), threading.excepthook
     threading.excepthook = note
     try:
         yield lost
     finally:
         signal.signal(signal.SIGTERM, old_stop)
         threading.excepthook = old_hook
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

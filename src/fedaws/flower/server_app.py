@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from fedaws.report.page import try_report
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup
 from fedaws.training.register import here
+from fedaws.training.run import dtype_name
 from fedaws.training.session import Reporter, Session
 from fedaws.training.warm_start import begin_with, weights_of
 from fedaws.types import ServerState
@@ -46,6 +47,7 @@ from fedaws.types import ServerState
 _LOG = logging.getLogger("flwr")
 _MOST_NAMES = 200  # of nodes in a line of the record
 _KEPT_FILE = "flower.json"
+_TIMES = {"import_seconds": "startup-seconds", "compute_seconds": "compute-seconds", "server_seconds": "server-seconds"}
 
 
 class _Kept(BaseModel):
@@ -72,16 +74,8 @@ def main(grid: Grid, context: Context) -> None:
     encoder = build_encoder(cfg.model, federation.example_shape, cfg.seed)
     if batch_norms(encoder):
         raise FedawsError(f"model.norm={cfg.model.norm} needs statistics of the clients' data; set model.norm=group")
-    strategy = FedAwS(
-        federation,
-        config=cfg,
-        quorum=settings.quorum,
-        grace=settings.grace,
-        wait=settings.wait,
-        limits=settings.limits,
-        secret_rows=settings.secret_rows,
-        trust_claims=settings.trust_claims,
-    )
+    same = settings.model_dump(include={"quorum", "grace", "wait", "secret_rows", "trust_claims"})
+    strategy = FedAwS(federation, config=cfg, limits=settings.limits, **same)
     weights = None if cfg.model.start is None else weights_of(cfg.model.start)
     if weights is not None:
         begin_with(encoder, weights, _LOG.warning)
@@ -127,10 +121,9 @@ def main(grid: Grid, context: Context) -> None:
 @contextmanager
 def _logged(folder: RunFolder | None) -> Iterator[None]:
     """The log in the run folder too, where people look for it: Flower keeps it to itself until it is asked."""
-    if folder is None:
-        yield
-        return
-    handler = logging.FileHandler(folder.path / SERVER_LOG, encoding="utf-8")
+    handler: logging.Handler = logging.NullHandler()
+    if folder is not None:
+        handler = logging.FileHandler(folder.path / SERVER_LOG, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _LOG.addHandler(handler)
     try:
@@ -147,9 +140,7 @@ class _Record:
     strategy: FedAwS
     session: Session
     folder: RunFolder | None
-
-    def __post_init__(self) -> None:
-        self._began = time.perf_counter()
+    began: float = field(default_factory=time.perf_counter)  # when the round did
 
     def after_round(self, round_num: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Who took part, then what happens after every round, then a line in the log."""
@@ -158,7 +149,7 @@ class _Record:
         if round_num == 0:  # rows of the nodes' telling in place of the random ones
             self.session.journal.trace(state)
             return None
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self.began
         journal, federation = self.session.journal, self.strategy.federation
         journal.class_names = federation.class_names  # also of those that have joined
         journal.forgotten = tuple((~here(state)).nonzero().flatten().tolist())
@@ -172,17 +163,19 @@ class _Record:
             line += f"  P@1 {100 * row['precision@1']:.1f} %"
         if row and "strangers_eer" in row:
             line += f"  EER {100 * row['strangers_eer']:.1f} %"
-        _LOG.info("%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *_times(last))
-        self._began = time.perf_counter()  # measuring and recording are no part of a round
+        _LOG.info(
+            "%s  %.1f s (imports %.1f, compute %.2f, server %.3f)", line, seconds, *map(last.get, _TIMES.values())
+        )
+        self.began = time.perf_counter()  # measuring and recording are no part of a round
         return MetricRecord({k: v for k, v in row.items() if k != "round"}) if row else None
 
     def _counts(self, seconds: float) -> dict[str, float]:
         """Who answered, and where the round's time went; what these leave is processes, polling and transport."""
-        last, names = self.strategy.last, ("round_seconds", "import_seconds", "compute_seconds", "server_seconds")
+        last = self.strategy.last
         counts = {"replies": last["replies"], "rejected": sum(self.strategy.rejected.values())}
         if "largest-change" in last:  # not of secure sums
             counts["largest_change"] = last["largest-change"]
-        return counts | dict(zip(names, (seconds, *_times(last)), strict=True))
+        return counts | {"round_seconds": seconds} | {name: last[key] for name, key in _TIMES.items()}
 
 
 def _known_test(test: tuple[Tensor, Tensor] | None, state: ServerState) -> TestSet | None:
@@ -192,10 +185,6 @@ def _known_test(test: tuple[Tensor, Tensor] | None, state: ServerState) -> TestS
     x, y = test
     known = (y < len(state.W)) & here(state)[y.clamp_max(len(state.W) - 1)]
     return TestSet(x[known], y[known]) if known.any() else None
-
-
-def _times(last: dict[str, float]) -> tuple[float, float, float]:
-    return last["startup-seconds"], last["compute-seconds"], last["server-seconds"]
 
 
 _Served = tuple[Federation, tuple[Tensor, Tensor] | None, dict[Part, Strangers]]
@@ -242,8 +231,7 @@ def _claimed(settings: Settings, cfg: Config) -> _Served:
     names = data.class_names or [None] * (1 + int(data.class_of.max()))
     of_clients = enumerate(data.class_of.tolist())
     members = (Member(i, c, f"client-{i}", class_name=names[c]) for i, c in of_clients)
-    dtype = str(data.x.dtype).removeprefix("torch.")
-    federation = Federation(tuple(members), None, tuple(data.x.shape[1:]), dtype)
+    federation = Federation(tuple(members), None, data.example_shape, dtype_name(data.x))
     return federation, (data.x_test, data.y_test), data.apart
 
 

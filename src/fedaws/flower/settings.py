@@ -4,15 +4,14 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedaws import config as configuration
 from fedaws.config import Config, Count, Positive
-from fedaws.data import load_data
-from fedaws.data.strangers import Part, Strangers
+from fedaws.data import FederatedData, load_data
 from fedaws.errors import FedawsError
 from fedaws.files import checked
 from fedaws.flower.wire import Limits
@@ -71,16 +70,12 @@ def run_settings(run_config: Mapping[str, Any]) -> Settings:
     return checked(Settings, dict(run_config), "[tool.flwr.app.config]")
 
 
-class Dense(NamedTuple):
+class Dense(FederatedData):
     """Data of which every example is an array."""
 
     x: Tensor
-    starts: Tensor
-    class_of: Tensor
     x_test: Tensor
     y_test: Tensor
-    class_names: tuple[str, ...] | None
-    apart: dict[Part, Strangers]
 
 
 def load_dense(cfg: Config) -> Dense:
@@ -92,4 +87,4 @@ def load_dense(cfg: Config) -> Dense:
         raise FedawsError(
             f"data.classes_per_client={cfg.data.classes_per_client} is not carried over Flower; set it to 1"
         )
-    return Dense(data.x, data.starts, data.class_of, data.x_test, data.y_test, data.class_names, data.apart)
+    return cast(Dense, data)

@@ -9,14 +9,9 @@ DIR/app/              what `flwr run` takes: a pyproject.toml
 DIR/flwr/             Flower's own settings: where the SuperLink is
 """
 
-import datetime
 import io
-import ipaddress
-import os
-import re
 import secrets
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -24,10 +19,6 @@ from typing import Any, cast
 
 import numpy as np
 import tomli_w
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from torch import Tensor
 
 from fedaws.config import Config, PrivacyConfig
@@ -35,14 +26,13 @@ from fedaws.data.strangers import Part
 from fedaws.errors import FedawsError
 from fedaws.files import write_bytes, write_text, writing
 from fedaws.flower.federation import Federation, Member, write_federation
+from fedaws.flower.keys import certify, host_name, make_node_key
 from fedaws.flower.settings import load_dense, run_settings
 from fedaws.flower.strategy import FedAwS
 from fedaws.privacy.sum_keeper import Peers, make_key, write_peers
+from fedaws.training.run import dtype_name
 
-_DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
 CONNECTION, PORT = "federation", 8000  # Flower's name for the way to the SuperLink, and its own port
-_PEM = serialization.Encoding.PEM
-_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
 class Place:
@@ -101,31 +91,26 @@ def create(
     examples = [] if by_class is None else _dealt_out(by_class, members)
     FedAwS(Federation(tuple(members)), config=cfg)  # refuses what cannot run over Flower
     hosts = list(hosts)
-    names = [_host(h) for h in ("127.0.0.1", "localhost", *hosts)]
+    names = [host_name(h) for h in ("127.0.0.1", "localhost", *hosts)]
     _own_folder(place.root)
-    ca_key, ca = _authority(place)
-    _certify_server(place, ca_key, ca, names)
-    registered = []
+    certify(place.root / "ca", place.server, names)
     for member in members:
-        folder = place.node(member.name)
-        registered.append(_equip(folder, member))
-        write_bytes(folder / "ca.crt", ca.public_bytes(_PEM))
+        write_bytes(place.node(member.name) / "ca.crt", place.authority.read_bytes())
+    members = [replace(member, public_key=make_node_key(place.node(member.name))) for member in members]
     for member, x in zip(members, examples, strict=data is not None):
         _save(place.node(member.name) / "data.npz", x=x)
+    test, apart = None, dict[Part, str]()
     if data is not None:
+        test, apart = "test.npz", {part: f"{part.replace('_', '-')}.npz" for part in data.apart}
         seen = data.y_test < 1 + members[-1].class_id
-        _save(place.server / "test.npz", x=data.x_test[seen], y=data.y_test[seen])
+        _save(place.server / test, x=data.x_test[seen], y=data.y_test[seen])
         for part, strangers in data.apart.items():
-            _save(place.server / _file_of(part), x=strangers.x, y=strangers.people)
-        example_shape = tuple(data.x.shape[1:])
-        example_dtype = str(data.x.dtype).removeprefix("torch.")
-    assert example_shape is not None
-    test = None if data is None else "test.npz"
+            _save(place.server / apart[part], x=strangers.x, y=strangers.people)
+        example_shape, example_dtype = data.example_shape, dtype_name(data.x)
     sums = secrets.token_hex(16) if cfg.privacy.secure_sums else None
     if sums is not None:
-        registered = _equip_for_sums(place, registered, sums, cfg.privacy)
-    apart = {} if data is None else {part: _file_of(part) for part in data.apart}
-    write_federation(place.federation, registered, example_shape, example_dtype, test, sums, apart)
+        members = _equip_for_sums(place, members, sums, cfg.privacy)
+    write_federation(place.federation, members, example_shape or (), example_dtype, test, sums, apart)
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
     server = hosts[0] if hosts else "127.0.0.1"
@@ -133,10 +118,6 @@ def create(
     address = f"[{server}]:{PORT}" if ":" in server else f"{server}:{PORT}"
     place.connect(place.home, address, place.authority.relative_to(place.root).as_posix())
     return place
-
-
-def _file_of(part: Part) -> str:
-    return f"{part.replace('_', '-')}.npz"
 
 
 def _own_folder(path: Path) -> None:
@@ -180,104 +161,6 @@ def _save(path: Path, **arrays: Tensor) -> None:
     buffer, named = io.BytesIO(), {name: t.contiguous().numpy() for name, t in arrays.items()}
     np.savez(buffer, **cast(Any, named))  # its stubs take the names for flags
     write_bytes(path, buffer.getvalue())
-
-
-# --- keys and certificates ------------------------------------------------------------------------------------------
-
-
-def _secret(path: Path, content: bytes) -> None:
-    """A file for nobody else's eyes, from its first byte on."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    plain = serialization.NoEncryption()
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain)
-
-
-def _authority(place: Place) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws federation")])
-    certificate = (
-        _certificate(name, name, key.public_key(), _YEARS * _DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    _secret(place.root / "ca" / "ca.key", _pem(key))
-    write_bytes(place.authority, certificate.public_bytes(_PEM))
-    return key, certificate
-
-
-def _certify_server(
-    place: Place, ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, names: Iterable[x509.GeneralName]
-) -> None:
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedaws server")])
-    certificate = (
-        _certificate(name, ca.subject, key.public_key(), _DAYS)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA384())
-    )
-    _secret(place.server / "server.key", _pem(key))
-    write_bytes(place.server / "server.pem", certificate.public_bytes(_PEM))
-
-
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=days))
-    )
-
-
-def _usage(signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _host(text: str) -> x509.GeneralName:
-    with suppress(ValueError):
-        return x509.IPAddress(ipaddress.ip_address(text))
-    if not _DOMAIN.fullmatch(text):
-        raise FedawsError(
-            f"--host {text!r} is neither an address nor a name; wanted such as 192.0.2.7 or server.example"
-        )
-    return x509.DNSName(text)
-
-
-def _equip(folder: Path, member: Member) -> Member:
-    """Give a node its key; the member with the public half."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _secret(folder / "key", private)
-    write_bytes(folder / "key.pub", public + b"\n")
-    return replace(member, public_key=public.decode())
 
 
 def _equip_for_sums(place: Place, members: list[Member], federation: str, privacy: PrivacyConfig) -> list[Member]:

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 
@@ -24,7 +23,6 @@ from fedaws.flower.federation import Member, read_federation
 from fedaws.flower.settings import SERVER_LOG
 from fedaws.flower.setup import CONNECTION, Place
 from fedaws.flower.wire import printable
-from fedaws.privacy.sum_keeper import PEERS_FILE
 from fedaws.record.folder import RunFolder
 
 _HOST = "127.0.0.1"
@@ -45,13 +43,13 @@ class Processes:
     def __init__(self, place: Place, python: Path = Path(sys.executable)) -> None:
         self.place = place
         self.python = python
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, psutil.Popen] = {}
 
     def start(self, name: str, command: list[str], home: Path) -> None:
         """Start a program with a log of its own, as the head of a process group."""
         self.place.logs.mkdir(parents=True, exist_ok=True)
         with (self.place.logs / f"{name}.log").open("ab") as log:
-            self._running[name] = subprocess.Popen(
+            self._running[name] = psutil.Popen(
                 [self.program(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -104,26 +102,20 @@ class Processes:
         """End a program and its children at once, as a power cut would."""
         process = self._running.pop(name)
         with suppress(psutil.NoSuchProcess):
-            family = psutil.Process(process.pid)
-            for member in [family, *family.children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    member.kill()
+            _kill([process, *process.children(recursive=True)])
         process.wait()
 
     def stop(self) -> None:
         """End everything: politely, then not."""
         alive = [process for process in self._running.values() if process.poll() is None]
         for process in alive:
-            process.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 5
+            process.terminate()
+        psutil.wait_procs(alive, timeout=5)
         for process in alive:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, end - time.monotonic()))
             with suppress(ProcessLookupError, PermissionError):  # it is the head of a group of its own
                 os.killpg(process.pid, signal.SIGKILL)
         self.end_strays()
-        for process in alive:
-            process.wait()
+        psutil.wait_procs(alive)
         self._running.clear()
 
     def end_strays(self) -> None:
@@ -131,19 +123,20 @@ class Processes:
         for _ in range(20):
             if not (strays := self.strays()):
                 return
-            for process in strays:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+            _kill(strays)
             time.sleep(0.1)
 
     def strays(self) -> list[psutil.Process]:
         """Whatever still carries our mark: Flower detaches some of its processes."""
-        return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._marked(process)]
+        others = (process for process in psutil.process_iter(["environ"]) if process.pid != os.getpid())
+        mark = {_MARK: str(self.place.root)}.items()
+        return [process for process in others if mark <= (process.info["environ"] or {}).items()]
 
-    def _marked(self, process: psutil.Process) -> bool:
-        with suppress(psutil.Error, OSError):  # it has ended, or is another user's
-            return bool(process.environ().get(_MARK) == str(self.place.root))
-        return False
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 class Cluster:
@@ -152,24 +145,17 @@ class Cluster:
     def __init__(self, place: Place, say: Say) -> None:
         self.place, self.processes, self._say = place, Processes(place), say
         self.members = read_federation(place.federation).active
+        self.class_of = {member.name: member.class_id for member in self.members}
         self.database: str | Path = _IN_MEMORY
-        self._ports: set[int] = set()
-        self.port, self._home = self._port(), place.logs / "flwr"  # not the operator's, which name the real server
+        self.port, self._home = free_port(), place.logs / "flwr"  # not the operator's, which name the real server
 
-    def _port(self) -> int:
-        """A free one that none of ours was given: they take theirs only seconds later."""
-        while (port := free_port()) in self._ports:
-            pass
-        self._ports.add(port)
-        return port
-
-    def start(self, *, supernodes: bool = False) -> None:
-        """Start everything; with `supernodes` the nodes by Flower's own program."""
+    def start(self, start_node: Callable[[str], None] | None = None) -> None:
+        """Start everything; each node by its name, as `fedaws flower node` unless told otherwise."""
         self._say(f"SuperLink on {_HOST}:{self.port} …")
         self.start_superlink()
-        self.register_all()
+        _register(self.members, self.flwr)
         for member in self.members:
-            (self.start_supernode if supernodes else self.start_node)(member.name)
+            (start_node or self.start_node)(member.name)
         self._say(f"{len(self.members)} nodes started; logs are in {self.place.logs}")
 
     def start_superlink(self) -> None:
@@ -181,33 +167,21 @@ class Cluster:
         command = self._fedaws("superlink", self.place.root, "--host", _HOST, "--port", self.port)
         command += ["--database", str(self.database)]
         self.processes.start("superlink", command, self.place.server / "flwr")
-        self._wait("superlink", lambda: _answers(self.port), 600)
-
-    def register_all(self) -> None:
-        """Enter the nodes' names and public keys; the SuperLink lets in nobody else. A Python start each."""
-        _register(self.members, self.flwr)
+        end = time.monotonic() + 600
+        while not _answers(self.port):
+            if not self.processes.alive("superlink") or time.monotonic() > end:
+                raise FedawsError(f"superlink did not start; see {self.place.logs / 'superlink.log'}")
+            time.sleep(0.2)
 
     def start_node(
         self, name: str, *, key: Path | None = None, class_id: int | None = None, process: str | None = None
     ) -> None:
         """Start a node as its own machine would, with nothing but its own folder."""
         folder, address = self.place.node(name), f"{_HOST}:{self.port}"
-        if class_id is None:
-            class_id = next(member.class_id for member in self.members if member.name == name)
+        class_id = self.class_of[name] if class_id is None else class_id
         command = self._fedaws("node", folder, "--superlink", address, "--class-id", class_id)
         command += ["--key", str(key or folder / "key")]
         self.processes.start(process or name, command, folder / "flwr")
-
-    def start_supernode(self, name: str) -> None:
-        """The same by Flower's own program, which starts a Python for each message."""
-        folder = self.place.node(name)
-        (class_id,) = (member.class_id for member in self.members if member.name == name)
-        command = ["flower-supernode", "--superlink", f"{_HOST}:{self.port}"]
-        command += ["--root-certificates", str(folder / "ca.crt"), "--host", _HOST, "--port", str(self._port())]
-        command += ["--auth-supernode-private-key", str(folder / "key")]
-        peers = folder / PEERS_FILE
-        config = f'class-id={class_id} data="{folder / "data.npz"}"' + (f' peers="{peers}"' if peers.exists() else "")
-        self.processes.start(name, [*command, "--node-config", config], folder / "flwr")
 
     def _fedaws(self, *arguments: object) -> list[str]:
         return [self.processes.python.name, "-m", "fedaws", "flower", *map(str, arguments)]
@@ -249,7 +223,7 @@ class Cluster:
     def follow(self, run_id: str) -> None:
         """Tell of the rounds as they are done, until the run ends."""
         told, asked, unknown = _Told(self.place, self._say), time.monotonic(), 0
-        living = {member.name for member in self.members}
+        living = set(self.class_of)
         while True:
             for name in sorted(name for name in living if not self.processes.alive(name)):
                 living.remove(name)
@@ -277,13 +251,6 @@ class Cluster:
         lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
         return printable(lines[-1]) if lines else f"see `flwr log {run_id}`"
 
-    def _wait(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not ready():
-            if not self.processes.alive(name) or time.monotonic() > end:
-                raise FedawsError(f"{name} did not start; see {self.place.logs / name}.log")
-            time.sleep(0.2)
-
 
 @contextmanager
 def cluster(root: Path, say: Say) -> Iterator[Cluster]:
@@ -292,8 +259,8 @@ def cluster(root: Path, say: Say) -> Iterator[Cluster]:
     with only_writer(found.place.root):  # two would fight over the SuperLink's database
         found.processes.end_strays()  # of one that was itself killed
         heeded = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # not SIGHUP under nohup
-        old = {number: signal.signal(number, _interrupt) for number in heeded}  # so that the lines below are reached
-        try:
+        old = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
+        try:  # whatever ends it, `finally` is reached
             yield found
         finally:
             for number in heeded:
@@ -349,7 +316,7 @@ class _Told:
     def __init__(self, place: Place, say: Say) -> None:
         self._folder = RunFolder(place.run)
         self._say = say
-        self._round = -1
+        self._round = 0
         self._log = place.run / SERVER_LOG
         self._read = self._log.stat().st_size if self._log.exists() else 0
         self._rounds = configuration.load(str(place.server / "config.toml")).train.rounds
@@ -359,7 +326,7 @@ class _Told:
         self._repeat_log()
         files = self._folder.checkpoints()
         done = int(files[-1].stem.removeprefix("round-")) if files else 0
-        if done <= max(self._round, 0):
+        if done <= self._round:
             return False
         self._round = done
         row: dict[str, Any] = next((r for r in reversed(self._folder.metrics()) if r["round"] == done), {})
@@ -379,10 +346,6 @@ class _Told:
                 text = line.split(" ", 3)[-1]
                 if " WARNING " in line or text.startswith("waiting for"):
                     self._say(printable(text))
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def free_port() -> int:

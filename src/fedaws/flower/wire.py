@@ -10,7 +10,7 @@ Private rows do not travel: a node is sent `means` in their place, the same for 
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,6 +28,9 @@ EXAMPLES: Final = "num-examples"
 _OWN: Final = frozenset({"client-id", "class-id", "round", "row"})
 _METRICS: Final = frozenset({EXAMPLES, "loss", "startup-seconds", "compute-seconds"})
 _ROW: Final = np.dtype("<f4")
+Records = dict[str, ArrayRecord | ConfigRecord]
+"""What all nodes of a round are sent alike, by the records' names."""
+
 _LARGEST: Final = 1e9  # of a loss or a time: sums of these are finite, in float32 too
 
 
@@ -41,37 +44,16 @@ class Rejected(Exception):  # noqa: N818 - a reply that is dropped is no error o
 
 @dataclass(frozen=True)
 class Order:
-    """What a node is asked to do."""
+    """What a node is asked: to train, to tell sums of its examples, or to make the first row of a new class."""
 
     config: Config
     round_num: int  # 0 for the first
     client: int
     class_id: int
-    row: Tensor | None  # [d]; None: it has its own
     arrays: ArrayRecord  # θ, unread until the shapes are known
+    row: Tensor | None = None  # [d], to train; None: it has its own, or needs none
     means: ArrayRecord | None = None  # of what all private rows tell
-
-
-@dataclass(frozen=True)
-class SumsOrder:
-    """What a node is asked after the last round; its row is not sent."""
-
-    config: Config
-    client: int
-    class_id: int
-    gram: bool  # whether Σzzᵀ is wanted
-    arrays: ArrayRecord
-
-
-@dataclass(frozen=True)
-class EnrollOrder:
-    """What a node is asked whose class has no row yet."""
-
-    config: Config
-    round_num: int
-    client: int
-    class_id: int
-    arrays: ArrayRecord
+    gram: bool = False  # whether Σzzᵀ is wanted too
 
 
 @dataclass(frozen=True)
@@ -140,61 +122,41 @@ def shared_config(cfg: Config, round_num: int, extra: Mapping[str, Any] | None =
 
 
 def order(
-    arrays: ArrayRecord,
-    config: ConfigRecord,
-    client: int,
-    class_id: int,
-    row: Tensor | None,
-    **shared: ConfigRecord | ArrayRecord,
+    shared: Records, client: int, class_id: int, row: Tensor | None = None, gram: bool | None = None
 ) -> RecordDict:
-    """What one node is sent: a RecordDict of its own around the shared records; no row where it keeps that itself."""
+    """What one node is sent: a RecordDict of its own around the shared records, `arrays` and `config` among them.
+
+    To train, its row, unless it keeps that itself; for sums, whether Σzzᵀ is among them; to enrol, neither.
+    """
     own = ConfigRecord({"client-id": client, "class-id": class_id})
     if row is not None:
         own["row"] = row_bytes(row)
-    return RecordDict({"arrays": arrays, "config": config, "own": own, **shared})
+    if gram is not None:
+        own["gram"] = gram
+    return RecordDict({**shared, "own": own})
 
 
 def read_order(content: RecordDict) -> Order:
-    """The same, on the node."""
-    cfg, round_num, client, class_id, arrays, own = _read_head(content)
-    row = own.get("row")
-    if cfg.privacy.rows == "private":
+    """An order to train, on the node."""
+    asked, row = read_question(content), content.config_records["own"].get("row")
+    if asked.config.privacy.rows == "private":
         if row is not None:
             raise FedawsError("the server's message has a row where this node keeps its own; is it of another version?")
-        return Order(cfg, round_num - 1, client, class_id, None, arrays, content.array_records.get("means"))
+        return replace(asked, means=content.array_records.get("means"))
     if not isinstance(row, bytes) or len(row) % _ROW.itemsize:
         raise FedawsError("the server's message has no row, or one of the wrong type")
-    return Order(cfg, round_num - 1, client, class_id, _row(row), arrays)
+    return replace(asked, row=_row(row))
 
 
-def sums_order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int, gram: bool) -> RecordDict:
-    """The question after the last round: how many examples, and the sums of their embeddings under this θ."""
-    own = ConfigRecord({"client-id": client, "class-id": class_id, "gram": gram})
-    return RecordDict({"arrays": arrays, "config": config, "own": own})
-
-
-def read_sums_order(content: RecordDict) -> SumsOrder:
-    """The same, on the node."""
-    cfg, _, client, class_id, arrays, own = _read_head(content)
-    gram = own.get("gram")
+def read_sums_order(content: RecordDict) -> Order:
+    """A question after the last round: how many examples, and the sums of their embeddings under this θ."""
+    asked, gram = read_question(content), content.config_records["own"].get("gram")
     if type(gram) is not bool:
         raise FedawsError("the server's message does not say which sums it wants; is it of another version?")
-    return SumsOrder(cfg, client, class_id, gram, arrays)
+    return replace(asked, gram=gram)
 
 
-def enroll_order(arrays: ArrayRecord, config: ConfigRecord, client: int, class_id: int) -> RecordDict:
-    """The question to a node of a new class: what is your row, of the mean of your embeddings under this θ?"""
-    own = ConfigRecord({"client-id": client, "class-id": class_id})
-    return RecordDict({"arrays": arrays, "config": config, "own": own})
-
-
-def read_enroll_order(content: RecordDict) -> EnrollOrder:
-    """The same, on the node."""
-    cfg, round_num, client, class_id, arrays, _ = _read_head(content)
-    return EnrollOrder(cfg, round_num - 1, client, class_id, arrays)
-
-
-def _read_head(content: RecordDict) -> tuple[Config, int, int, int, ArrayRecord, ConfigRecord]:
+def read_question(content: RecordDict) -> Order:
     """What every order has; a message of another make is refused, and the server is told."""
     try:
         config, own = content.config_records["config"], content.config_records["own"]
@@ -206,7 +168,12 @@ def _read_head(content: RecordDict) -> tuple[Config, int, int, int, ArrayRecord,
     if not isinstance(run, str):
         raise FedawsError("the server's message has settings of the wrong type")
     round_num, client, class_id = (_number(value) for value in numbers)
-    return from_toml(run, "the server's message"), round_num, client, class_id, arrays, own
+    return Order(_settings(run), round_num - 1, client, class_id, arrays)
+
+
+@lru_cache(maxsize=1)  # the same in every message of a run
+def _settings(run: str) -> Config:
+    return from_toml(run, "the server's message")
 
 
 def _number(value: Any) -> int:
@@ -226,33 +193,34 @@ def reply(
     asked: Order, delta: Params, row: Tensor, num_examples: int, loss: float, startup: float, compute: float
 ) -> RecordDict:
     """A node's answer."""
-    own = ConfigRecord(
-        {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1, "row": row_bytes(row)}
-    )
     metrics = MetricRecord(
         {EXAMPLES: num_examples, "loss": loss, "startup-seconds": startup, "compute-seconds": compute}
     )
-    return RecordDict({"arrays": pack(delta), "own": own, "metrics": metrics})
+    return RecordDict({"arrays": pack(delta), "own": _own(asked, row), "metrics": metrics})
 
 
 def read_reply(content: RecordDict, expected: Expected) -> Reply:
     """The answer, if every part of it is what it must be; raises :class:`Rejected` otherwise, and nothing else."""
-    arrays, own, metrics = _records(content)
+    only(content, "arrays", "metrics", "own")
+    own, metrics = content.config_records["own"], content.metric_records["metrics"]
+    keys(own, _OWN)
+    keys(metrics, _METRICS)
     check_place(own, expected)
     examples = _examples(metrics[EXAMPLES], expected.limits)
     loss, *seconds = (_measure(metrics[key]) for key in ("loss", "startup-seconds", "compute-seconds"))
-    delta = unpack(arrays, expected.theta)
-    delta, norm = _clipped(delta, expected.limits)
+    delta, norm = _clipped(unpack(content.array_records["arrays"], expected.theta), expected.limits)
     row = read_row(own["row"], expected)
     return Reply(delta, row, examples, loss, norm, *seconds)
 
 
-def enroll_reply(asked: EnrollOrder, row: Tensor) -> RecordDict:
+def enroll_reply(asked: Order, row: Tensor) -> RecordDict:
     """A newcomer's answer: the row that it made at home, and nothing else."""
-    own = ConfigRecord(
-        {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1, "row": row_bytes(row)}
-    )
-    return RecordDict({"own": own})
+    return RecordDict({"own": _own(asked, row)})
+
+
+def _own(asked: Order, row: Tensor) -> ConfigRecord:
+    numbers = {"client-id": asked.client, "class-id": asked.class_id, "round": asked.round_num + 1}
+    return ConfigRecord({**numbers, "row": row_bytes(row)})
 
 
 def read_enrolled(content: RecordDict, expected: Expected) -> Tensor:
@@ -292,15 +260,6 @@ def read_sums(content: RecordDict, size: int, gram: bool, limits: Limits) -> Sum
         if float(torch.linalg.eigvalsh(second).min()) < -slack:
             raise Rejected("norm", "its second moment has a negative eigenvalue")
     return Sums(torch.tensor([count]), arrays["sum"][None], arrays.get("gram"))
-
-
-def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord, MetricRecord]:
-    """The three records, refused if one is missing, one too many, or of other keys."""
-    only(content, "arrays", "metrics", "own")
-    own, metrics = content.config_records["own"], content.metric_records["metrics"]
-    keys(own, _OWN)
-    keys(metrics, _METRICS)
-    return content.array_records["arrays"], own, metrics
 
 
 def only(content: RecordDict, *wanted: str) -> None:

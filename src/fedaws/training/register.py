@@ -63,10 +63,7 @@ class Register:
 
     def method_in(self, round_num: int) -> Method:
         """The method, which spreads the rows of those who are there."""
-        here = self._here(round_num)
-        if self.method.spread is None or bool(here.all()):
-            return self.method
-        return replace(self.method, spread=among(self.method.spread, here))
+        return spread_among(self.method, self._here(round_num))
 
     @cached_property
     def _changes(self) -> frozenset[int]:
@@ -148,6 +145,13 @@ def here(state: ServerState) -> Tensor:
     """Which classes have a row, [C]."""
     everybody = torch.ones(len(state.W), dtype=torch.bool, device=state.W.device)
     return everybody if state.bias is None else state.bias > REMOVED
+
+
+def spread_among(method: Method, here: Tensor) -> Method:
+    """The method, which spreads the rows of those who are there."""
+    if method.spread is None or bool(here.all()):
+        return method
+    return replace(method, spread=among(method.spread, here))
 
 
 def closed(state: ServerState, here: Tensor) -> ServerState:
