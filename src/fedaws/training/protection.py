@@ -12,8 +12,16 @@ from fedaws.core.guard import Guard
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
 from fedaws.errors import FedawsError
-from fedaws.privacy import accountant
-from fedaws.privacy.accountant import Cohorts
+from fedaws.privacy.accountant import (
+    Cohorts,
+    check_participations,
+    cohorts_of,
+    default_delta,
+    epsilon,
+    epsilon_if_known,
+    noise_for,
+    noise_to_signal,
+)
 from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, poisson_cohort
 from fedaws.record.facts import PrivacyFacts
 from fedaws.record.ledger import Ledger, Terms
@@ -89,13 +97,13 @@ class Protection:
     def spent(self) -> dict[str, float]:
         """ε so far, for a row of metrics."""
         left_out = {"left_out": float(self.ledger.left_out)} if self.ledger.left_out else {}
-        return {"dp_epsilon": self._epsilon(accountant.epsilon), **left_out}
+        return {"dp_epsilon": self._epsilon(epsilon), **left_out}
 
     def facts(self) -> PrivacyFacts:
         """All that is promised, for the record."""
         return PrivacyFacts(
-            epsilon=self._epsilon(accountant.epsilon),
-            epsilon_if_known=self._epsilon(accountant.epsilon_if_known),
+            epsilon=self._epsilon(epsilon),
+            epsilon_if_known=self._epsilon(epsilon_if_known),
             delta=self.delta,
             clip=self.clip,
             noise=self.noise,
@@ -122,13 +130,12 @@ def protect(
     if not privacy.noisy or privacy.clip is None:
         return None
     _check_promise(cfg, method, people)
-    delta = privacy.delta or accountant.default_delta(people)
-    poisson = cfg.clients.sampling == "poisson"
-    cohorts = accountant.cohorts_of(people, _expected(cfg, people), poisson, privacy.participations)
-    noise = privacy.noise or accountant.noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
-    accountant.epsilon(noise, delta, 1, cohorts)  # a missing extra shows before the hours, not after
+    poisson, delta = cfg.clients.sampling == "poisson", privacy.delta or default_delta(people)
+    cohorts = cohorts_of(people, _expected(cfg, people), poisson, privacy.participations)
+    noise = privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
+    epsilon(noise, delta, 1, cohorts)  # a missing extra shows before the hours, not after
     parameters = sum(p.numel() for p in theta.values())
-    ratio = accountant.noise_to_signal(noise, _expected(cfg, people), parameters)
+    ratio = noise_to_signal(noise, _expected(cfg, people), parameters)
     if ratio >= DROWNED:
         warn(
             f"the noise is {ratio:.2g} × as long as the longest change of θ can be: this will not train; more clients, "
@@ -154,4 +161,4 @@ def _check_promise(cfg: Config, method: Method, people: int) -> None:
     if method.weighting or method.last_step:
         what = "weighs clients by their losses" if method.weighting else "ends with sums of embeddings without noise"
         raise FedawsError(f"{name} {what}: no ε holds; set method=fixed-spread or positive-only")
-    accountant.check_participations(people, _expected(cfg, people), cfg.train.rounds, cfg.privacy.participations)
+    check_participations(people, _expected(cfg, people), cfg.train.rounds, cfg.privacy.participations)
