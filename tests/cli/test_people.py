@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 import fedaws
-from fedaws.evaluate.error_rates import comparisons, eer, frr_at_far
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import eer, frr_at_far
 from fedaws.people.inputs import load_model, read_examples
 
 Cli = Callable[..., Any]

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import det_curve, log_loss, roc_auc_score
 
+from fedaws.evaluate.comparisons import Comparisons, comparisons
 from fedaws.evaluate.error_rates import (
-    Comparisons,
     auc,
     cllr,
-    comparisons,
     det,
     eer,
-    figures,
     fnir_at_fpir,
     fnmr_at_fmr,
     frr_at_far,
@@ -29,11 +27,10 @@ from fedaws.evaluate.error_rates import (
     rates,
     rates_at,
     searches,
-    summary,
     threshold_at_far,
     threshold_at_frr,
-    threshold_for,
 )
+from fedaws.evaluate.intervals import figures, summary, threshold_for
 from helpers import refusal
 
 Scores = NDArray[np.float64]

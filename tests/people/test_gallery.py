@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import fedaws
-from fedaws.evaluate.error_rates import comparisons, rates_at
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import rates_at
 from fedaws.people.digest import model_digest
 from helpers import refusal
 from people.conftest import Trained

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import fedaws
-from fedaws.evaluate.error_rates import comparisons, rates_at, threshold_at_far
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import rates_at, threshold_at_far
 from fedaws.people.strangers import run_threshold
 from helpers import refusal
 from people.conftest import Trained

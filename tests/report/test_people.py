@@ -11,7 +11,7 @@ import pytest
 
 import fedaws
 from fedaws import Config
-from fedaws.evaluate.error_rates import comparisons
+from fedaws.evaluate.comparisons import comparisons
 from fedaws.evaluate.people import examine_people
 from fedaws.record.folder import PEOPLE, RunFolder
 from fedaws.report.page import write_report

@@ -2,7 +2,8 @@
 
 from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import ENOUGH, Comparisons, comparisons, eer, frr_at_far
+from fedaws.evaluate.comparisons import Comparisons, comparisons
+from fedaws.evaluate.error_rates import ENOUGH, eer, frr_at_far
 from fedaws.evaluate.model import Model
 
 FAR = 0.01

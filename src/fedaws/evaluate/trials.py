@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Comparisons
+from fedaws.evaluate.comparisons import Comparisons
 from fedaws.files import atomically, read_text
 
 _LARGEST = 1 << 29  # bytes of a list

@@ -21,7 +21,7 @@ from fedaws.data.federated import as_input
 from fedaws.device import gallery as core
 from fedaws.device.model import ENCODER, FORMAT, MODEL, PEOPLE, SPARSE_INPUTS
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Figure, Threshold
+from fedaws.evaluate.intervals import Figure, Threshold
 from fedaws.evaluate.model import REMOVED
 from fedaws.files import checked, read_json, write_bytes, write_text
 from fedaws.models import set_weights

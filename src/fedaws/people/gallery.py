@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedaws.device import Device, DeviceError, Person
 from fedaws.device import gallery as core
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Threshold, comparisons, threshold_at_far, threshold_for
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import threshold_at_far
+from fedaws.evaluate.intervals import Threshold, threshold_for
 from fedaws.people.digest import model_digest
 from fedaws.people.strangers import run_threshold
 from fedaws.training.run import Run

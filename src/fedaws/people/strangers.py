@@ -2,7 +2,8 @@
 
 from fedaws.data.strangers import Part
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Comparisons, Threshold, threshold_for
+from fedaws.evaluate.comparisons import Comparisons
+from fedaws.evaluate.intervals import Threshold, threshold_for
 from fedaws.evaluate.strangers import compared
 from fedaws.training.run import Run
 
