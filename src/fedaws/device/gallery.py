@@ -10,7 +10,9 @@ embeddings of two models cannot be compared.
 
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedaws.device import store
-from fedaws.device.errors import DeviceError
+from fedaws.device.errors import DeviceError, DeviceWarning
 from fedaws.device.gallery_file import (
     DIGEST,
     LARGEST,
@@ -53,11 +55,13 @@ class Gallery:
     (True, None)
     """
 
-    def __init__(self, path: str | Path, digest: str, dim: int, threshold: float | None = None) -> None:
+    def __init__(
+        self, path: str | Path, digest: str, dim: int, threshold: float | None = None, ask: int | None = None
+    ) -> None:
         if not DIGEST.fullmatch(digest):
             raise DeviceError(f"digest={digest!r:.80}; wanted 16 to 64 hexadecimal digits")
         self.path, self.digest, self.dim = Path(path), digest, dim
-        self.threshold = checked_threshold(threshold)
+        self.threshold, self.ask = checked_threshold(threshold), ask
         self._people: dict[str, Person] = {}
         self._rows = np.empty((0, dim), np.float32)
         self._stamp: store.Stamp | None = None
@@ -85,50 +89,42 @@ class Gallery:
         self, name: str, z: ArrayLike, min_cohesion: float = MIN_COHESION, threshold: float | None = None
     ) -> Person:
         """Enrol somebody new by embeddings [n, d] of their examples; refused where the set does not hold together."""
-        name, sum_, count = checked_name(name), *self._summed(z, name, min_cohesion)
-
-        def enrolled(people: dict[str, Person]) -> None:
+        name = checked_name(name)
+        sum_, count = self._summed(z, name, min_cohesion)
+        with self._changing() as people:
             if name in people:
                 raise DeviceError(f"{name!r} is enrolled already; add examples to them, or remove them first")
             if len(people) >= MOST_PEOPLE:
                 raise DeviceError(f"{self.path} has {MOST_PEOPLE:,} people, the most there can be; use another gallery")
             now = int(time.time())
             people[name] = Person(name, *_mean(sum_, count, name), now, now, checked_threshold(threshold))
-
-        return self._change(enrolled)[name]
+        return self._people[name]
 
     def add(self, name: str, z: ArrayLike, min_cohesion: float = MIN_COHESION) -> Person:
         """More examples of somebody who is enrolled; refused where they do not go with the earlier ones."""
         name = checked_name(name)
-
-        def added(people: dict[str, Person]) -> None:
+        with self._changing() as people:
             old = self._person(name, people)
             before = old.vector.astype(np.float64) * (old.count * old.length)
             sum_, count = self._summed(z, name, min_cohesion, before, old.count)
             vector, total, length = _mean(sum_, count, name)
             people[name] = replace(old, vector=vector, count=total, length=length, changed=int(time.time()))
-
-        return self._change(added)[name]
+        return self._people[name]
 
     def remove(self, name: str) -> None:
         """Forget somebody: the new file has nothing of them, and the old one is gone."""
         name = checked_name(name)
-
-        def removed(people: dict[str, Person]) -> None:
+        with self._changing() as people:
             self._person(name, people)
             del people[name]
 
-        self._change(removed)
-
-    def set_thresholds(self, thresholds: Mapping[str, float | None]) -> None:
-        """Give people thresholds of their own, or take them away by None."""
+    def set_thresholds(self, thresholds: Mapping[str, float | None], ask: int | None = None) -> None:
+        """Give people thresholds of their own, measured with `ask` examples at once, or take them away by None."""
         wanted = {checked_name(name): checked_threshold(value) for name, value in thresholds.items()}
-
-        def changed(people: dict[str, Person]) -> None:
+        with self._changing() as people:
             for name, value in wanted.items():
-                people[name] = replace(self._person(name, people), threshold=value, changed=int(time.time()))
-
-        self._change(changed)
+                person = self._person(name, people)
+                people[name] = replace(person, threshold=value, ask=ask, changed=int(time.time()))
 
     # --- questions
 
@@ -139,7 +135,7 @@ class Gallery:
 
     def verify(self, name: str, z: ArrayLike, threshold: float | None = None) -> bool:
         """Is this somebody? Several examples [n, d] are asked about as one; the threshold is :meth:`threshold_of`'s."""
-        return self.score(name, z) >= self.threshold_of(name, threshold)
+        return self.score(name, z) >= self.threshold_of(name, threshold, len(directions(z, self.dim)))
 
     def nearest(self, z: ArrayLike, k: int = 2) -> list[tuple[str, float]]:
         """The k people with the highest scores, best first."""
@@ -160,17 +156,28 @@ class Gallery:
         if not found:
             return None
         (name, best), *others = found
-        limit = self.threshold_of(name, threshold)
+        limit = self.threshold_of(name, threshold, len(directions(z, self.dim)))
         clear = all(best > second and best - second >= margin for _, second in others)
         return name if best >= limit and clear else None
 
-    def threshold_of(self, name: str, threshold: float | None = None) -> float:
-        """The threshold that holds for somebody: the given one, their own, or the gallery's."""
-        own = self._person(checked_name(name), self._people).threshold
-        limit = next((t for t in (checked_threshold(threshold), own, self.threshold) if t is not None), None)
+    def threshold_of(self, name: str, threshold: float | None = None, examples: int | None = None) -> float:
+        """The threshold that holds for somebody: the given one, their own, or the gallery's.
+
+        Warns where it was measured with another number of examples at once than `examples`.
+        """
+        person = self._person(checked_name(name), self._people)
+        known = [(checked_threshold(threshold), None), (person.threshold, person.ask), (self.threshold, self.ask)]
+        limit, ask = next(((limit, ask) for limit, ask in known if limit is not None), (None, None))
         if limit is None:
             raise DeviceError(
                 f"there is no threshold for {name!r}; give one, measured on people who took no part in training"
+            )
+        if ask is not None and examples not in (None, ask):
+            warnings.warn(
+                f"examples asked about at once: {examples}, and the threshold was measured with {ask}, so its error "
+                f"rates do not hold; ask with {ask}, or measure it by fedaws trials … --ask {examples}",
+                DeviceWarning,
+                stacklevel=2,
             )
         return limit
 
@@ -205,14 +212,15 @@ class Gallery:
     def _pooled(self, z: ArrayLike) -> Vector:
         return _mean(directions(z, self.dim).sum(0), 1, "what was asked")[0]
 
-    def _change(self, change: Callable[[dict[str, Person]], None]) -> dict[str, Person]:
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Person]]:
+        """The people as they are in the file, for one writer to change; written where the block ends without error."""
         with store.only_writer(self.path):
             self._refresh()
             people = dict(self._people)
-            change(people)
+            yield people
             store.replace(self.path, packed(people, self.digest, self.dim))
             self._refresh()
-        return dict(self._people)
 
     def _refresh(self) -> None:
         """Read the file if it is not the one that was read."""

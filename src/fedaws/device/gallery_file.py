@@ -43,6 +43,7 @@ class Person:
     enrolled: int  # seconds since 1970
     changed: int
     threshold: float | None = None  # their own
+    ask: int | None = None  # examples at once that it was measured with, if that is known
 
 
 def checked_name(name: str) -> str:
@@ -78,8 +79,16 @@ def packed(people: Mapping[str, Person], digest: str, dim: int) -> bytes:
     """A file of these people."""
     vectors = stacked(people, dim)
     listed = [
-        [person.name, person.count, person.length, person.enrolled, person.changed, person.threshold]
-        for person in people.values()
+        [
+            each.name,
+            each.count,
+            each.length,
+            each.enrolled,
+            each.changed,
+            each.threshold,
+            *([each.ask] if each.ask else []),
+        ]
+        for each in people.values()
     ]
     facts = json.dumps({"digest": digest, "dim": dim, "people": listed})
     return save({"vectors": vectors}, {"format": _FORMAT, "facts": facts, "sha256": _checksum(facts, vectors)})
@@ -139,9 +148,10 @@ def _parts(content: bytes) -> tuple[dict[str, Any], Vector]:
 
 
 def _person(entry: Any, vector: Vector) -> Person:
-    name, count, length, enrolled, changed, threshold = entry
+    name, count, length, enrolled, changed, threshold, *asked = entry
+    (ask,) = asked or [None]
     numbers = isinstance(length, int | float) and (threshold is None or isinstance(threshold, int | float))
-    whole = all(type(value) is int for value in (count, enrolled, changed))
+    whole = all(type(value) is int for value in (count, enrolled, changed, 1 if ask is None else ask))
     if not numbers or not whole or not isinstance(name, str) or checked_name(name) != name:
         raise ValueError("a person with a wrong name or wrong numbers")
     if not (0 < length <= 1 and 0 < count <= MOST_EXAMPLES and all(0 <= t < _LATEST for t in (enrolled, changed))):
@@ -149,7 +159,7 @@ def _person(entry: Any, vector: Vector) -> Person:
     with np.errstate(over="ignore", invalid="ignore"):
         if not abs(float(np.linalg.norm(vector)) - 1) < 1e-3:
             raise ValueError(f"the vector of {name!r:.60} has not the length 1")
-    return Person(name, vector, count, float(length), enrolled, changed, checked_threshold(threshold))
+    return Person(name, vector, count, float(length), enrolled, changed, checked_threshold(threshold), ask)
 
 
 def _checksum(facts: str, vectors: Vector) -> str:

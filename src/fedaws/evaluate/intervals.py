@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,11 @@ class Threshold(NamedTuple):
     far: Figure
     frr: Figure
     people: int
+    ask: int | None = None  # examples that were asked about at once, if that is known
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return self._asdict() | {"far": self.far._asdict(), "frr": self.frr._asdict()}
 
 
 def threshold_for(
@@ -109,7 +114,7 @@ def threshold_for(
         threshold = threshold_at_frr(found.targets, found.nontargets, frr or 0.0)
     shown = tested or found
     both = figures(shown, measures_at(threshold), draws=draws, seed=seed)
-    return Threshold(threshold, **both, people=shown.num_people)
+    return Threshold(threshold, **both, people=shown.num_people, ask=found.ask)
 
 
 def measures_at(threshold: float) -> dict[str, Measure]:

@@ -44,6 +44,7 @@ def examine_people(found: Comparisons, names: Sequence[str], trained: bool = Fal
     return {
         "trained": trained,
         "people": found.num_people,
+        "ask": found.ask,
         "same": len(own),
         "other": len(others),
         **_with_intervals(found, wanted, draws),

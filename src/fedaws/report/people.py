@@ -41,8 +41,9 @@ def _lead(found: Examined) -> list[str]:
     rates = [f"{_interval(people.eer)}" + (f" ({group.label})" if len(found) > 1 else "") for group, people in found]
     first = found[0][1]
     who = "who took part in training, by test examples" if first.trained else "who took no part in training"
+    at_once = f", asked about by {first.ask:,} examples at once" if (first.ask or 1) > 1 else ""
     lines = [
-        f"Is this who they say? Of {first.people:,} people {who}: equal error rate {'; '.join(rates)}. "
+        f"Is this who they say? Of {first.people:,} people {who}{at_once}: equal error rate {'; '.join(rates)}. "
         "FAR is the share of others' examples that are accepted, FRR the share of one's own that are rejected."
     ]
     if any(people.trained for _, people in found):
@@ -135,10 +136,11 @@ def _binned(values: list[float]) -> list[int]:
 
 
 def _animals(each: list[Person]) -> Table:
-    """The worst of both kinds."""
+    """The worst of both kinds; everybody is of the kind of their higher rate, or with equal ones a goat."""
     rows = []
     for kind, key in (("goat", "frr"), ("lamb", "far")):
-        worst = sorted((p for p in each if getattr(p, key)), key=lambda p: -getattr(p, key))[:_WORST]
+        of_kind = [p for p in each if ((p.frr or 0) >= (p.far or 0)) == (kind == "goat") and getattr(p, key)]
+        worst = sorted(of_kind, key=lambda p: -getattr(p, key))[:_WORST]
         rows += [[p.name, kind, _percent(p.frr), _percent(p.far), f"{p.examples:,}"] for p in worst]
     return Table(
         "Goats (hard to recognise) and lambs (easy to be taken for)",
