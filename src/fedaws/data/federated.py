@@ -99,6 +99,7 @@ def from_arrays(
     clients_per_class: int = 1,
     classes_per_client: int = 1,
     validation: float = 0.0,
+    validation_by: Literal["example", "class"] = "example",
     class_names: Sequence[str] | None = None,
     class_features: Any = None,
     strangers: Wanted = 0.0,
@@ -110,6 +111,8 @@ def from_arrays(
 
     Without a test set the training examples are tested on. `validation` takes that fraction (< 1) or number (≥ 1) of
     the training examples away and tests on them instead, for tuning; `tested_on` of the result says which it was.
+    They are drawn out of all, or with `validation_by="class"` as large a part of every class as can be: where classes
+    have few examples, one draw out of all may leave a class with none.
     `num_classes` beyond what the labels show gives the other classes a row of W that is never trained. `class_features`
     [classes, f] is what the server may know of the classes, for methods that make rows of it.
 
@@ -149,12 +152,15 @@ def from_arrays(
         classes -= len(away)
         names = names and tuple(name for name, stays in zip(names, number >= 0, strict=True) if stays)
         facts = None if facts is None else facts[number >= 0]
+    if validation_by == "class" and not validation:
+        raise FedawsError("validation_by=class has no effect on validation=0; set validation, or leave it out")
     if validation:
-        keep, held_out = hold_out(len(labels), validation, seed)
+        keep, held_out = hold_out(len(labels), validation, seed, labels if validation_by == "class" else None)
         test_features, test_labels = features[held_out], labels[held_out]
         features, labels = features[keep], labels[keep]
     if num_classes is None:
-        _no_empty_class(labels, classes, "lower validation" if validation else "renumber the labels")
+        fix = "lower validation or set validation_by=class" if validation else "renumber the labels"
+        _no_empty_class(labels, classes, fix)
     order, starts, class_of = deal_out(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=_channels_last(features[order]),
@@ -342,13 +348,29 @@ def _no_empty_class(labels: Tensor, classes: int, fix: str) -> None:
     )
 
 
-def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the examples that stay, and of those held out for tuning."""
+def hold_out(count: int, validation: float, seed: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The numbers of the examples that stay, and of those held out for tuning; with labels, a part of every class.
+
+    Of a class one example always stays.
+
+    >>> kept, held = hold_out(7, 0.4, seed=0, labels=torch.tensor([0, 0, 0, 0, 0, 1, 1]))
+    >>> sorted(held.tolist())[-1] >= 5, len(held)  # two of five, one of two
+    (True, 3)
+    """
     held = round(validation * count) if validation < 1 else int(validation)
     if not 0 < held < count:
         raise FedawsError(f"validation={validation} holds out {held} of {count} training examples; wanted some of both")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(hash64(seed, "validation")))
-    return order[held:].sort().values, order[:held].sort().values
+    if labels is None:
+        return order[held:].sort().values, order[:held].sort().values
+    order = order[torch.argsort(labels[order], stable=True)]
+    counts = torch.bincount(labels)
+    rank = torch.arange(count) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    of_class = torch.minimum((counts * held / count).round().long(), counts - 1)
+    away = rank < of_class[labels[order]]
+    if not bool(away.any()):
+        raise FedawsError(f"validation={validation} holds out no example of any class; raise it")
+    return order[~away].sort().values, order[away].sort().values
 
 
 def deal_out(
