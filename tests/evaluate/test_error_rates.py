@@ -30,7 +30,7 @@ from fedaws.evaluate.error_rates import (
     threshold_at_far,
     threshold_at_frr,
 )
-from fedaws.evaluate.intervals import figures, summary, threshold_for
+from fedaws.evaluate.intervals import figures, figures_for_json, summary, threshold_for
 from helpers import refusal
 
 Scores = NDArray[np.float64]
@@ -343,7 +343,7 @@ def test_who_has_too_few_examples_for_one_question_is_named() -> None:
 
 def test_figures_of_few_people_have_no_intervals() -> None:
     found = comparisons(np.tile(np.eye(4), (2, 1)), np.tile(np.arange(4), 2), enroll=1)
-    assert summary(found)["eer"] == (0.0, None, None)
+    assert figures_for_json(found, {"eer": eer}) == {"eer": {"value": 0.0, "low": None, "high": None}}
 
 
 def test_isos_names_are_the_same_figures() -> None:

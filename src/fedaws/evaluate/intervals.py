@@ -28,11 +28,11 @@ FEWEST = 5
 
 
 class Figure(NamedTuple):
-    """A measured figure, and where it lies for other people of the same kind; None: they are too few to say."""
+    """A measured figure, and where it lies for other people of the same kind."""
 
     value: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
 
 
 def figures(
@@ -60,22 +60,30 @@ def figures(
     }
 
 
-def figures_if_enough(found: Comparisons, measures: Mapping[str, Measure], draws: int = 1000) -> dict[str, Figure]:
-    """Measures with their intervals, or without where the people are too few for them."""
+def figures_for_json(
+    found: Comparisons, measures: Mapping[str, Measure], draws: int = 1000
+) -> dict[str, dict[str, float | None]]:
+    """Value, low and high of each measure; low and high are None where the people are too few for intervals."""
     if found.num_people >= FEWEST:
-        return figures(found, measures, draws=draws)
-    return {name: Figure(measure(found.targets, found.nontargets), None, None) for name, measure in measures.items()}
+        return {name: figure._asdict() for name, figure in figures(found, measures, draws=draws).items()}
+    values = {name: measure(found.targets, found.nontargets) for name, measure in measures.items()}
+    return {name: {"value": value, "low": None, "high": None} for name, value in values.items()}
 
 
 def summary(
     found: Comparisons, far: float | None = None, p_target: float = 0.01, draws: int = 1000
 ) -> dict[str, Figure]:
-    """EER, minDCF, AUC and, for a wanted FAR, FRR at it; with 95 % intervals where there are people enough."""
+    """EER, minDCF, AUC and, for a wanted FAR, FRR at it; each with its 95 % interval over people."""
+    return figures(found, summary_measures(found, far, p_target), draws=draws)
+
+
+def summary_measures(found: Comparisons, far: float | None, p_target: float) -> dict[str, Measure]:
+    """The measures of a summary; refused where a wanted FAR cannot be shown."""
     measures: dict[str, Measure] = {"eer": eer, "min_dcf": partial(min_dcf, p_target=p_target), "auc": auc}
     if far is not None:
         check_enough(found.nontargets, far, "far", "nontargets")
         measures["frr_at_far"] = lambda own, others: at_far(own, others, far)[1]
-    return figures_if_enough(found, measures, draws)
+    return measures
 
 
 class Threshold(NamedTuple):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedaws.errors import FedawsError
 from fedaws.evaluate.comparisons import Comparisons
 from fedaws.evaluate.error_rates import ENOUGH, Measure, Scores, det, eer, rates, threshold_at_far
-from fedaws.evaluate.intervals import figures_if_enough, measures_at
+from fedaws.evaluate.intervals import figures_for_json, measures_at
 
 WANTED = (0.1, 0.05, 0.01, 0.001)
 """The FARs whose thresholds are told, of those that so many comparisons can show."""
@@ -66,7 +66,7 @@ def _with_intervals(found: Comparisons, wanted: dict[str, float], draws: int) ->
     measures: dict[str, Measure] = {"eer": eer}
     for name, t in wanted.items():
         measures |= {f"{name} {rate}": measure for rate, measure in measures_at(t).items()}
-    told = {name: figure._asdict() for name, figure in figures_if_enough(found, measures, draws).items()}
+    told = figures_for_json(found, measures, draws)
     lines = [
         {"wanted": name, "threshold": t, "far": told[f"{name} far"], "frr": told[f"{name} frr"]}
         for name, t in wanted.items()

@@ -1,6 +1,6 @@
 """Error rates of a model by its own strangers, by people's files, or by a trial list; nothing is written here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fedaws.device.gallery import directions
 from fedaws.errors import FedawsError
 from fedaws.evaluate.comparisons import Comparisons, comparisons
 from fedaws.evaluate.error_rates import min_cllr
-from fedaws.evaluate.intervals import FEWEST, summary
+from fedaws.evaluate.intervals import FEWEST, figures_for_json, summary_measures
 from fedaws.evaluate.people import examine_people
 from fedaws.evaluate.trials import Scored, Trial, compared, labelled, person_of, read_scores, read_trials
 from fedaws.people.gallery import embeddings_of, told
@@ -26,7 +26,7 @@ class Tried(NamedTuple):
     """Comparisons of people, their names where they are known, and what a reader must hear of them."""
 
     parts: dict[Part, Comparisons]
-    names: dict[Part, Sequence[str]]
+    names: Mapping[Part, Sequence[str]]
     trained: bool = False  # they took part in training
     own: bool = False  # they are the run's own strangers
     scores: Sequence[Scored] = ()  # of a list
@@ -82,9 +82,9 @@ def measure(tried: Tried, far: float | None, frr: float | None, p_target: float,
     """The figures of the people by whom nothing was chosen; with FAR or FRR also a threshold for it."""
     part, found = final(tried.parts)
     with told_of(part if tried.own else None):
-        figures = summary(found, far, p_target, draws)
-    told: dict[str, Any] = {"targets": len(found.targets), "nontargets": len(found.nontargets), "ask": found.ask}
-    told |= {name: figure._asdict() for name, figure in figures.items()}
+        measured = figures_for_json(found, summary_measures(found, far, p_target), draws)
+    counts = {"targets": len(found.targets), "nontargets": len(found.nontargets), "ask": found.ask}
+    told: dict[str, Any] = {**counts, **measured}
     if tried.own:
         told["people"] = part
     told["min_cllr"] = {"value": min_cllr(found.targets, found.nontargets), "low": None, "high": None}
