@@ -3,7 +3,8 @@
     python examples/door.py phone recordings --strangers strangers --threshold 0.6
 
 `phone` is by `fedaws export`; `recordings` and `strangers` have a folder for each person, of wav, flac or ogg files.
-Of everybody's recordings the last two knock at the door; the others enrol. docs/tutorial-door.md tells the whole story.
+Of everybody's recordings the last two knock at the door (measure the threshold by `fedaws trials … --ask 2`); the
+others enrol. docs/tutorial-door.md tells the whole story.
 """
 
 import argparse

@@ -188,7 +188,9 @@ def test_every_method_draws_what_it_shares_alike_and_begins_with_the_sets_own() 
 def test_test_people_never_train_nor_choose_and_held_out_people_never_train(monkeypatch: pytest.MonkeyPatch) -> None:
     y = np.repeat(np.arange(12), 8)
     x = y[:, None].astype(np.float32)
-    few = people.People(x, y, np.arange(96) % 8 == 0, tuple("abcdefghijkl"), np.arange(12), (np.array([0, 5, 7]),))
+    tested, mirrored = np.arange(96) % 8 == 0, np.arange(96) % 8 == 1
+    groups = (np.arange(12), (np.array([0, 5, 7]),))
+    few = people.People(x, y, tested, tuple("abcdefghijkl"), *groups, mirrored)
     monkeypatch.setitem(people.SETS, "few", people.Set("", lambda: few, fedaws.Config(), 1, 1, 1, 1))
     all_of_them = set("abcdefghijkl")
     for fold in (0, 1, 2, None):
@@ -198,3 +200,14 @@ def test_test_people_never_train_nor_choose_and_held_out_people_never_train(monk
         assert len(chosen) == (0 if fold is None else 3)
         assert set(data.class_names) == all_of_them - {"a", "f", "h"} - chosen
         assert float(data.x.mean()) == pytest.approx(0, abs=1e-5)  # centred by those who train alone
+        assert len(data.x) == 7 * len(data.class_names)  # mirrored examples train
+        assert len(data.test_strangers.x) == 7 * 3  # and nobody is compared by them
+
+
+def test_examples_told_by_directions_have_unit_variance_among_those_who_train() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32) @ np.diag([1, 10, 100]).astype(np.float32)
+    trained = np.arange(60) < 40
+    y = np.zeros(60, np.int64)
+    all_of_them = people.People(x, y, y > 0, ("a",), np.arange(1), (), y > 0, directions=2)
+    told = people._told_by_sums(all_of_them, trained)[trained]
+    np.testing.assert_allclose(16 * told.T @ told / 40, np.eye(2), atol=1e-4)

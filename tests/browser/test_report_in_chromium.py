@@ -11,7 +11,7 @@ import pytest
 
 from devtools import Tab, chromium
 from fedaws import Config, Reporter, config, train
-from fedaws.evaluate.error_rates import comparisons
+from fedaws.evaluate.comparisons import comparisons
 from fedaws.evaluate.people import examine_people
 from fedaws.experiments.compare import compare
 from fedaws.record.folder import RunFolder

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 import fedaws
-from fedaws.evaluate.error_rates import comparisons, eer, frr_at_far
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import eer, frr_at_far
 from fedaws.people.inputs import load_model, read_examples
 
 Cli = Callable[..., Any]
@@ -150,6 +151,12 @@ def test_lists_without_people_have_no_intervals(cli: Cli, place: Path) -> None:
     assert "no intervals" in result.err
 
 
+def test_refused_trials_of_a_list_write_no_scores(refused: Refused, run: Path, place: Path) -> None:
+    told = refused("trials", run, trial_list(place), "--out", place / "scores.txt", "--far", 0.01)
+    assert "far=0.01 cannot be measured on 30 nontargets" in told
+    assert not (place / "scores.txt").exists()
+
+
 def test_a_list_that_leads_out_of_its_folder_is_refused(refused: Refused, run: Path, place: Path) -> None:
     (place / "p8" / "list.txt").write_text("../p9/first.npz second.npz nontarget\nfirst.npz second.npz target\n")
     assert "leads out of" in refused("trials", run, place / "p8" / "list.txt")
@@ -164,9 +171,36 @@ def test_an_exported_model_serves_as_the_run_does(cli: Cli, run: Path, place: Pa
     assert done.code == 0, done.err
     assert json.loads(done.out)["bytes"] == (place / "phone/encoder.onnx").stat().st_size
     gallery = enrolled(cli, run, place, 8, 9)
-    yes = cli("verify", gallery, "p8", place / "p8/second.npz", "-m", place / "phone", "--json")
+    np.savez(place / "one.npz", x=examples(8, 1, 4))
+    yes = cli("verify", gallery, "p8", place / "one.npz", "-m", place / "phone", "--json")
     told = json.loads(yes.out)
     assert (yes.code, told["threshold"]) == (0, json.loads(measured)["threshold"]["threshold"])
+    assert yes.err == ""
+
+
+def test_asking_with_another_number_of_examples_than_was_measured_is_warned_of(
+    cli: Cli, run: Path, place: Path
+) -> None:
+    x = np.concatenate([examples(person, 25, 3) for person in range(8, 14)])
+    np.savez(place / "strangers.npz", x=x, y=np.repeat(np.arange(6), 25))
+    measured = cli("trials", run, place / "strangers.npz", "--far", 0.1, "--ask", 5, "--draws", 20, "--json").out
+    (place / "measured.json").write_text(measured)
+    cli("export", run, "--out", place / "phone", "--thresholds", place / "measured.json")
+    gallery = enrolled(cli, run, place, 8, 9)
+    five = ("p8/second.npz", "-m", place / "phone")
+    assert cli("verify", gallery, "p8", *five).err == ""
+    np.savez(place / "two.npz", x=examples(8, 2, 4))
+    for question in (("verify", gallery, "p8"), ("identify", gallery)):
+        asked = cli(*question, place / "two.npz", "-m", place / "phone")
+        assert asked.code == 0
+        assert asked.err.startswith("warning: examples asked about at once: 2, and the threshold was measured with 5")
+        assert asked.err.count("\n") == 1
+        assert cli(*question, place / "two.npz", "-m", place / "phone", "-t", 0.5).err == ""  # nobody knows of this one
+
+
+def test_what_is_asked_of_a_list_is_said_by_the_list(refused: Refused, run: Path, place: Path) -> None:
+    assert "a list says itself what is asked about" in refused("trials", run, trial_list(place), "--ask", 2)
+    assert "--ask 2 is for a threshold that is measured" in refused("export", run, "--out", place / "o", "--ask", 2)
 
 
 def test_wrong_exports_are_refused(refused: Refused, run: Path, place: Path) -> None:

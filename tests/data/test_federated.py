@@ -293,3 +293,32 @@ def test_class_names_must_be_as_many_as_classes() -> None:
 )
 def test_a_dataset_that_is_not_pairs_of_tensors_is_refused(dataset: object) -> None:
     assert "the dataset is not one of (x, y) pairs" in refusal(lambda: from_dataset(dataset))
+
+
+@given(st.lists(st.integers(0, 4), min_size=10, max_size=60), st.floats(0.2, 0.7), st.integers(0, 5))
+def test_validation_by_class_takes_its_part_of_every_class_and_leaves_one(
+    labels: list[int], part: float, seed: int
+) -> None:
+    labels = [0, 0, 0, 0, 1, 1, 1, 1, *labels]
+    data = numbered(labels, validation=part, validation_by="class", seed=seed, num_classes=5)
+    held = round(part * len(labels)) / len(labels)
+    for number in range(5):
+        count = labels.count(number)
+        got = int((data.y_test == number).sum())
+        assert abs(got - min(held * count, max(count - 1, 0))) <= 0.5
+        assert count == 0 or got < count
+    assert len(data.x) + len(data.x_test) == len(labels)
+
+
+def test_validation_by_class_leaves_a_class_of_few_examples_some_to_train() -> None:
+    labels = [0] * 5 + [1] * 5 + [2]
+    assert "set validation_by=class" in refusal(lambda: numbered(labels, validation=10))
+    assert numbered(labels, validation=5, validation_by="class").num_examples.tolist() == [3, 3, 1]
+
+
+def test_validation_by_class_without_validation_is_refused() -> None:
+    told = refusal(lambda: numbered([0, 1] * 10, validation_by="class"))
+    assert "validation_by=class has no effect on validation=0" in told
+    assert "holds out no example of any class" in refusal(
+        lambda: numbered(list(range(20)), validation=1, validation_by="class")
+    )

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fedaws
-from fedaws.device import DeviceError, Gallery
-from fedaws.device.gallery import checked_name
+from fedaws.device import DeviceError, DeviceWarning, Gallery
+from fedaws.device.gallery_file import checked_name
 
 DIGEST = "a" * 64
 SOURCE = Path(fedaws.__file__).parents[1]
@@ -331,3 +331,20 @@ def test_a_kill_at_any_point_leaves_the_old_or_the_new_gallery(
         assert list(path.parent.iterdir()) == [path]
     assert done.stdout == "whole\n"
     assert seen == {("Ada", "Bo"), tuple(after)}
+
+
+def test_a_threshold_of_ones_own_knows_with_how_many_examples_it_was_measured(tmp_path: Path) -> None:
+    gallery = Gallery(tmp_path / "people", "0" * 64, 2, threshold=0.5, ask=3)
+    gallery.enroll("Ada", [[1.0, 0.0]])
+    gallery.enroll("Bo", [[0.0, 1.0]])
+    gallery.set_thresholds({"Ada": 0.6}, ask=2)
+    again = Gallery(tmp_path / "people", "0" * 64, 2, threshold=0.5, ask=3)
+    assert (again.people["Ada"].ask, again.people["Bo"].ask) == (2, None)
+    twice, thrice = [[1.0, 0.1]] * 2, [[0.1, 1.0]] * 3
+    assert again.verify("Ada", twice)
+    assert again.identify(thrice) == "Bo"
+    with pytest.warns(DeviceWarning, match="at once: 1, and the threshold was measured with 2"):
+        assert again.verify("Ada", [1.0, 0.1])
+    with pytest.warns(DeviceWarning, match="at once: 2, and the threshold was measured with 3"):
+        assert again.identify([[0.1, 1.0]] * 2) == "Bo"
+    assert again.verify("Ada", thrice, threshold=0.0)  # of a given one nothing is known

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import det_curve, log_loss, roc_auc_score
 
+from fedaws.evaluate.comparisons import Comparisons, comparisons
 from fedaws.evaluate.error_rates import (
-    Comparisons,
     auc,
     cllr,
-    comparisons,
     det,
     eer,
-    figures,
     fnir_at_fpir,
     fnmr_at_fmr,
     frr_at_far,
@@ -29,11 +27,10 @@ from fedaws.evaluate.error_rates import (
     rates,
     rates_at,
     searches,
-    summary,
     threshold_at_far,
     threshold_at_frr,
-    threshold_for,
 )
+from fedaws.evaluate.intervals import figures, figures_for_json, summary, threshold_for
 from helpers import refusal
 
 Scores = NDArray[np.float64]
@@ -316,6 +313,37 @@ def test_a_summary_has_the_figures_of_the_field() -> None:
     assert got["eer"].value == eer(found.targets, found.nontargets)
     assert got["min_dcf"].value == min_dcf(found.targets, found.nontargets)
     assert got["frr_at_far"].value == frr_at_far(found.targets, found.nontargets, 0.05)
+
+
+def test_examples_asked_about_at_once_are_their_mean_direction_each_in_one_question() -> None:
+    rng = np.random.default_rng(0)
+    people = rng.permutation(np.repeat([0, 1, 2], [9, 11, 8]))
+    x = rng.normal(size=(28, 4))
+    found = comparisons(x, people, enroll=2, ask=3)
+    unit = [[z / np.linalg.norm(z) for z in x[people == person]] for person in range(3)]
+    wanted = []
+    for tested, own in enumerate(unit):
+        for first in range(2, len(own) - 2, 3):
+            asked = sum(own[first : first + 3])
+            for claimed, other in enumerate(unit):
+                enrolled = other[0] + other[1]
+                cosine = asked @ enrolled / np.linalg.norm(asked) / np.linalg.norm(enrolled)
+                wanted.append((tested, claimed, round(cosine, 9)))
+    got = zip(found.tested, found.claimed, found.scores.round(9), strict=True)
+    assert sorted((int(t), int(c), float(score)) for t, c, score in got) == sorted(wanted)
+    assert len(np.unique(found.example)) == 2 + 3 + 2
+    assert (found.ask, threshold_for(drawn_people(12, 8), far=0.05, draws=5).ask) == (3, 1)
+
+
+def test_who_has_too_few_examples_for_one_question_is_named() -> None:
+    told = refusal(lambda: comparisons(np.eye(8), [0, 0, 0, 0, 0, 1, 1, 1], enroll=2, ask=2))
+    assert "of '1' 3 examples; wanted two people or more and over 3 examples of each: 2 are enrolled" in told
+    assert "ask=0; wanted at least one" in refusal(lambda: comparisons(np.eye(4), [0, 0, 1, 1], enroll=1, ask=0))
+
+
+def test_figures_of_few_people_have_no_intervals() -> None:
+    found = comparisons(np.tile(np.eye(4), (2, 1)), np.tile(np.arange(4), 2), enroll=1)
+    assert figures_for_json(found, {"eer": eer}) == {"eer": {"value": 0.0, "low": None, "high": None}}
 
 
 def test_isos_names_are_the_same_figures() -> None:

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fedaws.evaluate.error_rates import Comparisons, comparisons, eer, rates_at
+from fedaws.evaluate.comparisons import Comparisons, comparisons
+from fedaws.evaluate.error_rates import eer, rates_at
 from fedaws.evaluate.people import MOST_POINTS, examine_people
 from helpers import refusal
 

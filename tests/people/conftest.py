@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import fedaws
 from fedaws.data.sources.digits import digits
 from fedaws.data.sources.made_voices import voice
-from fedaws.evaluate.error_rates import Figure, Threshold
+from fedaws.evaluate.intervals import Figure, Threshold
 
 Array = NDArray[np.float32]
 

@@ -213,4 +213,48 @@ def test_predictions_and_trials_leave_out_who_is_gone(tiny: Config, tmp_path: Pa
     np.savez(tmp_path / "x.npz", x=np.ones((2, 6), np.float32))
     for guesses in predict(run, tmp_path / "x.npz", k=4):
         assert sorted(guess.name for guess in guesses) == ["0", "1", "3"]
-    assert sorted(set(inputs.tested_people(run, 1)[1])) == ["0", "1", "3"]
+    assert sorted(set(inputs.tested_people(run, 1, 1)[1])) == ["0", "1", "3"]
+
+
+def test_rows_in_half_precision_forget_them_wherever_they_are(
+    tiny: Config, people: FederatedData, tmp_path: Path
+) -> None:
+    run = trained(tiny, people, tmp_path / "run")
+    inside = run.save_half_rows(tmp_path / "run" / "rows")
+    outside = fedaws.load(tmp_path / "run").save_half_rows(tmp_path / "rows")
+    gone = run.save_half_rows(tmp_path / "deleted")
+    gone.unlink()
+    others = trained(tiny.override(["seed=7"]), people, tmp_path / "other").save_half_rows(tmp_path / "again")
+    run.save_half_rows(others)
+    fedaws.load(tmp_path / "other").save_half_rows(others)  # in the same place, of another run
+    untouched = others.read_bytes()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    inside = tmp_path / "moved" / "rows"
+    row = run.W[2].half().numpy().tobytes()
+    assert row in inside.read_bytes()
+    assert row in outside.read_bytes()
+    found = forget(tmp_path / "moved", "Cy")
+    assert {inside, outside} <= set(found.files)
+    for path in (inside, outside):
+        assert row not in path.read_bytes()
+        assert run.W[3].half().numpy().tobytes() in path.read_bytes()
+        small = fedaws.load(tmp_path / "moved", rows=path)
+        assert 2 not in small.identify(dense(people.x_test), 3).classes
+    assert others.read_bytes() == untouched
+
+
+def test_a_copy_of_rows_with_somebody_who_has_left_is_refused(
+    tiny: Config, people: FederatedData, tmp_path: Path
+) -> None:
+    path = trained(tiny, people, tmp_path / "run").save_half_rows(tmp_path / "rows")
+    (tmp_path / "copy").write_bytes(path.read_bytes())
+    forget(tmp_path / "run", "Cy")
+    told = refusal(lambda: fedaws.load(tmp_path / "run", rows=tmp_path / "copy"))
+    assert "has the row of somebody who has left" in told
+
+
+def test_a_note_of_rows_that_was_cut_short_is_passed_over(tiny: Config, people: FederatedData, tmp_path: Path) -> None:
+    path = trained(tiny, people, tmp_path / "run").save_half_rows(tmp_path / "rows")
+    with (tmp_path / "run" / "half_rows.jsonl").open("a") as file:
+        file.write('{"path": "/some')
+    assert path in forget(tmp_path / "run", "Cy").files

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import fedaws
-from fedaws.evaluate.error_rates import comparisons, rates_at
+from fedaws.device import DeviceWarning
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import rates_at
 from fedaws.people.digest import model_digest
 from helpers import refusal
 from people.conftest import Trained
@@ -91,3 +93,18 @@ def test_thresholds_of_their_own_let_that_share_of_strangers_pass(trained: Train
 
 def test_wrong_examples_are_the_runs_own_refusal(trained: Trained, gallery: fedaws.Gallery) -> None:
     assert "does not take examples of shape (3,)" in refusal(lambda: gallery.enroll("Eve", np.zeros((2, 3))))
+
+
+def test_a_measured_threshold_brings_its_number_of_examples_to_a_gallery(trained: Trained, tmp_path: Path) -> None:
+    first = fedaws.Gallery(tmp_path / "people", trained.run)
+    first.enroll("Ada", trained.strangers[trained.whose == 5][:5])
+    measured = first.threshold_for(trained.strangers, trained.whose, far=0.05, ask=3, draws=5)
+    assert measured.ask == 3
+    gallery = fedaws.Gallery(tmp_path / "people", trained.run, measured)
+    later = trained.strangers[trained.whose == 5][5:]
+    gallery.verify("Ada", later[:3])
+    with pytest.warns(DeviceWarning, match="measured with 3"):
+        gallery.verify("Ada", later[:1])
+    gallery.set_own_thresholds(trained.x_test, far=0.1)
+    with pytest.warns(DeviceWarning, match="measured with 1"):
+        gallery.verify("Ada", later[:3])

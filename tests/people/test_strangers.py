@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import fedaws
-from fedaws.evaluate.error_rates import comparisons, rates_at, threshold_at_far
-from fedaws.people.strangers import run_threshold
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import rates_at, threshold_at_far
+from fedaws.people.strangers import run_comparisons, run_threshold
 from helpers import refusal
 from people.conftest import Trained
 
@@ -59,6 +60,32 @@ def test_trials_without_a_list_are_of_the_runs_test_strangers(cli: Callable[...,
     assert told["eer"]["value"] == pytest.approx(run.metrics[-1]["test_strangers_eer"])
     assert told["threshold"]["threshold"] == run_threshold(run, far=0.1, draws=20).threshold
     assert "of the run's test strangers" in cli("trials", folder, "--draws", 20).out
+
+
+def test_trials_ask_about_several_at_once_and_the_threshold_says_so(cli: Callable[..., Any], folder: Path) -> None:
+    told = json.loads(cli("trials", folder, "--far", 0.1, "--ask", 3, "--draws", 20, "--json").out)
+    run = fedaws.load(folder)
+    found = run_comparisons(run, ask=3)["test_strangers"]
+    assert (told["ask"], told["targets"], told["threshold"]["ask"]) == (3, len(found.targets), 3)
+    assert told["threshold"]["threshold"] == run_threshold(run, far=0.1, ask=3, draws=20).threshold
+    assert "3 examples at once" in cli("trials", folder, "--ask", 3, "--draws", 20).out
+
+
+def test_too_few_comparisons_are_told_of_the_group_that_has_them(refused: Callable[..., str], folder: Path) -> None:
+    assert refused("trials", folder, "--far", 1e-5).startswith("error: test_strangers: far=1e-05 cannot be measured on")
+    assert refused("export", folder, "--far", 1e-5, "--out", "p").startswith("error: strangers: far=1e-05 cannot be")
+
+
+@pytest.mark.parametrize("wrong", [("--far", 7), ("--frr", 0), ("--far", 0.1, "--frr", 0.1), ("--p-target", 2)])
+def test_refused_trials_leave_nothing_in_the_folder(
+    refused: Callable[..., str], cli: Callable[..., Any], folder: Path, wrong: tuple[object, ...]
+) -> None:
+    kept = folder / "people.json"
+    kept.unlink(missing_ok=True)
+    refused("trials", folder, *wrong, "--draws", 5)
+    assert not kept.exists()
+    assert cli("trials", folder, "--draws", 5).code == 0
+    assert kept.exists()
 
 
 def test_an_exported_model_has_a_threshold_by_the_runs_strangers(cli: Callable[..., Any], folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fedaws
 from fedaws import Config
-from fedaws.evaluate.error_rates import comparisons
+from fedaws.evaluate.comparisons import comparisons
 from fedaws.evaluate.people import examine_people
 from fedaws.record.folder import PEOPLE, RunFolder
 from fedaws.report.page import write_report
@@ -117,3 +117,17 @@ def test_the_command_keeps_what_the_report_shows(cli: Callable[..., Any], run: P
     told = json.loads((run / PEOPLE).read_text())
     assert (told["trained"], {line["name"] for line in told["each"]}) == (False, set("abcde"))
     assert RunFolder(run).finished
+
+
+def test_nobody_is_a_goat_and_a_lamb(run: Path) -> None:
+    told = people(60)
+    for number, (frr, far) in enumerate([(0.5, 0.3), (0.2, 0.6), (0.4, 0.4)]):
+        told["each"][number] = {"name": f"worst-{number}", "examples": 9, "frr": frr, "far": far}
+    page = page_of(run, told)
+    kinds = re.findall(r"(worst-\d)</t[dh]>\s*<td[^>]*>(goat|lamb)", page)
+    assert sorted(kinds) == [("worst-0", "goat"), ("worst-1", "lamb"), ("worst-2", "goat")]
+
+
+def test_several_examples_asked_about_at_once_are_said(run: Path) -> None:
+    assert "asked about by 3 examples at once" in page_of(run, people() | {"ask": 3})
+    assert "at once: equal error rate" not in page_of(run, people())

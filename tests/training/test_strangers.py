@@ -11,7 +11,8 @@ import torch
 import fedaws
 from fedaws import Config, Reporter, Run
 from fedaws.data import load_data
-from fedaws.evaluate.error_rates import comparisons, eer
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import eer
 from fedaws.training.session import Interrupted
 from helpers import refusal
 

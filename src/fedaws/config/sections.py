@@ -103,6 +103,8 @@ class DataConfig(Table):
     """More classes than the labels show: the others keep an untrained row."""
     validation: NonNegative = 0.0
     """Fraction (below 1) or number of training examples to test on in place of the test set."""
+    validation_by: Literal["example", "class"] = "example"
+    """Whether `validation` is drawn out of all training examples, or as large a part of every class as can be."""
     held_out_labels: Literal["all", "one"] = "all"
     """Sparse data: rows held out by `validation` have all their labels, or the one drawn that a client would know."""
     strangers: Apart = 0.0

@@ -97,6 +97,7 @@ def from_arrays(
     clients_per_class: int = 1,
     classes_per_client: int = 1,
     validation: float = 0.0,
+    validation_by: Literal["example", "class"] = "example",
     class_names: Sequence[str] | None = None,
     class_features: Any = None,
     strangers: Wanted = 0.0,
@@ -108,6 +109,8 @@ def from_arrays(
 
     Without a test set the training examples are tested on. `validation` takes that fraction (< 1) or number (≥ 1) of
     the training examples away and tests on them instead, for tuning; `tested_on` of the result says which it was.
+    They are drawn out of all, or with `validation_by="class"` as large a part of every class as can be: where classes
+    have few examples, one draw out of all may leave a class with none.
     `num_classes` beyond what the labels show gives the other classes a row of W that is never trained. `class_features`
     [classes, f] is what the server may know of the classes, for methods that make rows of it.
 
@@ -147,12 +150,15 @@ def from_arrays(
         classes -= len(away)
         names = names and tuple(name for name, stays in zip(names, number >= 0, strict=True) if stays)
         facts = None if facts is None else facts[number >= 0]
+    if validation_by == "class" and not validation:
+        raise FedawsError("validation_by=class has no effect on validation=0; set validation, or leave it out")
     if validation:
-        keep, held_out = hold_out(len(labels), validation, seed)
+        keep, held_out = hold_out(len(labels), validation, seed, labels if validation_by == "class" else None)
         test_features, test_labels = features[held_out], labels[held_out]
         features, labels = features[keep], labels[keep]
     if num_classes is None:
-        _no_empty_class(labels, classes, "lower validation" if validation else "renumber the labels")
+        fix = "lower validation or set validation_by=class" if validation else "renumber the labels"
+        _no_empty_class(labels, classes, fix)
     order, starts, class_of = deal_out(labels, classes, clients_per_class, classes_per_client, seed)
     return FederatedData(
         x=channels_last(features[order]),

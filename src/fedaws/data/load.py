@@ -47,6 +47,7 @@ def load_data(cfg: Config, classes_per_client: int = 1, cooccurrence: bool = Fal
             clients_per_class=data.clients_per_class,
             classes_per_client=data.classes_per_client or classes_per_client,
             validation=data.validation,
+            validation_by=data.validation_by,
             class_names=names,
             strangers=data.strangers,
             test_strangers=data.test_strangers,
@@ -61,7 +62,9 @@ def _named_as_settings() -> Iterator[None]:
     try:
         yield
     except FedawsError as error:
-        arguments = r"\b(num_classes|validation|clients_per_class|classes_per_client|(test_)?strangers(?=[=:;]))\b"
+        arguments = (
+            r"\b(num_classes|validation(?:_by)?|clients_per_class|classes_per_client|(test_)?strangers(?=[=:;]))\b"
+        )
         raise FedawsError(re.sub(arguments, r"data.\1", str(error))) from None
 
 
@@ -70,6 +73,10 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
     if data.num_classes is not None:
         raise FedawsError(
             f"data.num_classes={data.num_classes}: {data.name} says itself how many there are; leave it out"
+        )
+    if data.validation_by == "class":
+        raise FedawsError(
+            f"data.validation_by=class: {data.name} has sets of labels, of no one class; set it to example"
         )
     if data.strangers or data.test_strangers:
         raise FedawsError(f"data.strangers: {data.name} has sets of labels, and no classes alone; set it to 0")

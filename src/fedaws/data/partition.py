@@ -24,13 +24,29 @@ def what_is_tested(has_test: bool, validation: float) -> TestedOn:
     return "test" if has_test else "training"
 
 
-def hold_out(count: int, validation: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the examples that stay, and of those held out for tuning."""
+def hold_out(count: int, validation: float, seed: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The numbers of the examples that stay, and of those held out for tuning; with labels, a part of every class.
+
+    Of a class one example always stays.
+
+    >>> kept, held = hold_out(7, 0.4, seed=0, labels=torch.tensor([0, 0, 0, 0, 0, 1, 1]))
+    >>> sorted(held.tolist())[-1] >= 5, len(held)  # two of five, one of two
+    (True, 3)
+    """
     held = round(validation * count) if validation < 1 else int(validation)
     if not 0 < held < count:
         raise FedawsError(f"validation={validation} holds out {held} of {count} training examples; wanted some of both")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(hash64(seed, "validation")))
-    return order[held:].sort().values, order[:held].sort().values
+    if labels is None:
+        return order[held:].sort().values, order[:held].sort().values
+    order = order[torch.argsort(labels[order], stable=True)]
+    counts = torch.bincount(labels)
+    rank = torch.arange(count) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    of_class = torch.minimum((counts * held / count).round().long(), counts - 1)
+    away = rank < of_class[labels[order]]
+    if not bool(away.any()):
+        raise FedawsError(f"validation={validation} holds out no example of any class; raise it")
+    return order[~away].sort().values, order[away].sort().values
 
 
 def deal_out(

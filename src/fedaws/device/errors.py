@@ -1,4 +1,4 @@
-"""A user's mistake, told in one line: what, got, wanted, fix."""
+"""A user's mistake, told in one line: what, got, wanted, fix; and a doubt."""
 
 
 class DeviceError(ValueError):
@@ -10,3 +10,7 @@ class DeviceError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
+
+
+class DeviceWarning(UserWarning):
+    """A decision that is less sure than what was measured."""

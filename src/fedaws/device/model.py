@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedaws.device import store
 from fedaws.device.errors import DeviceError
-from fedaws.device.gallery import MIN_COHESION, Gallery, Person
+from fedaws.device.gallery import MIN_COHESION, Gallery
+from fedaws.device.gallery_file import Person
 from fedaws.device.sound import Samples, read_sound
 
 FORMAT = "fedaws-device-1"
@@ -37,6 +38,7 @@ class About:
     threshold: float | None  # measured, if it was
     sample_rate: int | None = None  # of waveforms, where examples are such
     sparse: bool = False  # whether examples are rows of a sparse matrix
+    ask: int | None = None  # examples at once that the threshold was measured with, if that is known
 
 
 class Device:
@@ -48,7 +50,7 @@ class Device:
     def __init__(self, about: About, session: Any, gallery: str | Path) -> None:
         self.about, self._session = about, session
         self.digest, self.dim = about.digest, about.dim
-        self.gallery = Gallery(gallery, about.digest, about.dim, about.threshold)
+        self.gallery = Gallery(gallery, about.digest, about.dim, about.threshold, about.ask)
 
     @classmethod
     def load(cls, folder: str | Path, gallery: str | Path | None = None) -> "Device":
@@ -161,6 +163,7 @@ def read_about(folder: Path) -> About:
             None if measured is None else float(measured["threshold"]),
             facts.get("sample_rate"),
             facts.get("sparse", False),
+            None if measured is None else measured.get("ask"),
         )
         sizes = (about.dim, *about.shape)
         if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes) or math.prod(sizes) >= 1 << 40:
@@ -172,6 +175,8 @@ def read_about(folder: Path) -> About:
             raise ValueError(f"sample_rate {about.sample_rate!r:.40} for examples of shape {about.shape!r:.80}")
         if about.dtype not in ("float32", "uint8") or not (about.threshold is None or -1 <= about.threshold <= 1):
             raise ValueError(f"examples of {about.dtype!r:.40}, threshold {about.threshold}")
+        if about.ask is not None and (type(about.ask) is not int or about.ask < 1):
+            raise ValueError(f"a threshold for {about.ask!r:.40} examples at once")
     except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:120]
         raise DeviceError(f"{path} is no sound {MODEL}: {why}; export again") from None

@@ -9,11 +9,8 @@ ISO/IEC 19795 calls them FMR and FNMR, and with many enrolled people (1:N) FPIR 
 Equal scores are accepted or rejected together. NumPy alone; everything takes O(n log n).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +22,6 @@ Measure = Callable[[Scores, Scores], float]
 """(targets, nontargets) → a figure."""
 ENOUGH = 10
 """A rate r is measured on at least ENOUGH / r scores: with fewer, one error more or less is more than a tenth of it."""
-_FEWEST = 5  # people for an interval
 
 
 class Rates(NamedTuple):
@@ -110,8 +106,8 @@ def threshold_at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> f
     >>> threshold_at_far([0.5, 0.9], np.arange(20) / 20, far=0.5)
     0.5
     """
-    _enough(nontargets, far, "far", "nontargets")
-    return _threshold_at_far(targets, nontargets, far)
+    check_enough(nontargets, far, "far", "nontargets")
+    return at_far(targets, nontargets, far)[0]
 
 
 def threshold_at_frr(targets: ArrayLike, nontargets: ArrayLike, frr: float) -> float:
@@ -120,7 +116,7 @@ def threshold_at_frr(targets: ArrayLike, nontargets: ArrayLike, frr: float) -> f
     >>> threshold_at_frr(np.arange(20) / 20, [0.1], frr=0.5)
     0.5
     """
-    _enough(targets, frr, "frr", "targets")
+    check_enough(targets, frr, "frr", "targets")
     found = rates(targets, nontargets)
     return float(found.thresholds[np.flatnonzero(found.frr <= frr)[-1]])
 
@@ -131,11 +127,22 @@ def frr_at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> float:
     >>> frr_at_far([0.3, 0.9], np.arange(20) / 20, far=0.5)
     0.5
     """
-    _enough(nontargets, far, "far", "nontargets")
-    return _frr_at_far(targets, nontargets, far)
+    check_enough(nontargets, far, "far", "nontargets")
+    return at_far(targets, nontargets, far)[1]
 
 
 fnmr_at_fmr = frr_at_far
+
+
+def at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> tuple[float, float]:
+    """(threshold, FRR) where at most this share of nontargets is accepted, however few they are.
+
+    >>> at_far([0.3, 0.9], [0.1, 0.5], far=0.5)
+    (0.3, 0.0)
+    """
+    found = rates(targets, nontargets)
+    first = int(np.argmax(found.far <= far))
+    return float(found.thresholds[first]), float(found.frr[first])
 
 
 def det(targets: ArrayLike, nontargets: ArrayLike) -> Rates:
@@ -235,212 +242,10 @@ def fnir_at_fpir(scores: ArrayLike, owner: ArrayLike, fpir: float) -> float:
     return frr_at_far(*searches(scores, owner), far=fpir)
 
 
-# --- how sure -------------------------------------------------------------------------------------------------------
+# --- what is too little --------------------------------------------------------------------------------------------
 
 
-class Figure(NamedTuple):
-    """A measured figure, and where it lies for other people of the same kind."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Comparisons:
-    """Scores of examples against enrolled people, and who they are of."""
-
-    scores: Scores  # [n]
-    claimed: NDArray[np.int64]  # [n] the person who was enrolled
-    tested: NDArray[np.int64]  # [n] the person whose example is tested
-    example: NDArray[np.int64]  # [n] the number of that example
-
-    @property
-    def targets(self) -> Scores:
-        """Scores of people against themselves."""
-        scores: Scores = self.scores[self.claimed == self.tested]
-        return scores
-
-    @property
-    def nontargets(self) -> Scores:
-        """Scores against others."""
-        scores: Scores = self.scores[self.claimed != self.tested]
-        return scores
-
-    @property
-    def num_people(self) -> int:
-        """On either side."""
-        return len(np.union1d(self.claimed, self.tested))
-
-
-def comparisons(embeddings: ArrayLike, people: ArrayLike, enroll: int = 5) -> Comparisons:
-    """Enrol everybody by their first examples and compare all other examples with everybody.
-
-    `embeddings` [n, d] are taken as directions, `people` [n] says whose they are. The people must have had no part in
-    training: of those who had, error rates come out far too low.
-
-    >>> found = comparisons([[1, 0], [1, 0], [0, 1], [1, 1]], ["ada", "ada", "bo", "bo"], enroll=1)
-    >>> found.targets.round(2), found.nontargets.round(2)
-    (array([1.  , 0.71]), array([0.  , 0.71]))
-    """
-    x = np.asarray(embeddings, np.float64)
-    labels = np.asarray(people)
-    if x.ndim != 2 or not x.size or labels.shape != x.shape[:1]:
-        raise FedawsError(f"embeddings have shape {x.shape}, people {labels.shape}; wanted [n, d] and [n]")
-    if enroll < 1:
-        raise FedawsError(f"enroll={enroll}; wanted at least one example")
-    lengths = np.linalg.norm(x, axis=1)
-    if not np.isfinite(lengths).all() or not lengths.all():
-        raise FedawsError("embeddings with NaN, infinite or only zero values have no direction; leave them out")
-    names, who = np.unique(labels, return_inverse=True)
-    counts = np.bincount(who)
-    if len(names) < 2 or counts.min() <= enroll:
-        short = str(names[counts.argmin()])
-        raise FedawsError(
-            f"{len(names)} people, of {short!r} {counts.min()} examples; wanted two people or more and over {enroll} "
-            "examples of each: the first are enrolled, the others tested"
-        )
-    x = x / lengths[:, None]
-    order = np.argsort(who, kind="stable")
-    nth = np.empty(len(who), np.int64)  # which of their person's examples
-    nth[order] = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts, counts)
-    first = nth < enroll
-    sums = np.zeros((len(names), x.shape[1]))
-    np.add.at(sums, who[first], x[first])
-    sizes = np.linalg.norm(sums, axis=1, keepdims=True)
-    if not sizes.all():
-        raise FedawsError(f"the examples of {names[int(sizes.argmin())]!r} cancel out; they cannot be enrolled")
-    rest = np.flatnonzero(~first)
-    scores = x[rest] @ (sums / sizes).T
-    enrolled = np.arange(len(names))
-    return Comparisons(
-        scores.ravel(),
-        np.tile(enrolled, len(rest)),
-        np.repeat(who[rest], len(names)),
-        np.repeat(rest, len(names)),
-    )
-
-
-def figures(
-    found: Comparisons, measures: Mapping[str, Measure], level: float = 0.95, draws: int = 1000, seed: int = 0
-) -> dict[str, Figure]:
-    """Measures with their intervals, by a bootstrap of two levels: people are drawn, and then examples of each.
-
-    Scores of one person depend on each other, so an interval that draws scores is too narrow (Wu, Martin, Kacker 2016).
-    A comparison counts as often as the enrolled person was drawn, times, for others' examples, as often as their
-    person was, times as often as the example was among that person's. It says how far *these* people could have been
-    others of their kind, not how far they are from yours.
-    """
-    if found.num_people < _FEWEST:
-        raise FedawsError(f"an interval over {found.num_people} people says nothing; wanted {_FEWEST} or more")
-    if not 0 < level < 1 or draws < 1:
-        raise FedawsError(f"level={level}, draws={draws}; wanted 0 < level < 1 and at least one draw")
-    values: dict[str, list[float]] = {name: [] for name in measures}
-    for targets, nontargets in islice(_redrawn(found, seed), draws):
-        for name, measure in measures.items():
-            values[name].append(measure(targets, nontargets))
-    ends = [(1 - level) / 2, (1 + level) / 2]
-    return {
-        name: Figure(measure(found.targets, found.nontargets), *map(float, np.quantile(values[name], ends)))
-        for name, measure in measures.items()
-    }
-
-
-def summary(
-    found: Comparisons, far: float | None = None, p_target: float = 0.01, draws: int = 1000, seed: int = 0
-) -> dict[str, Figure]:
-    """EER, minDCF, AUC and, for a wanted FAR, FRR at it; each with its 95 % interval over people."""
-    measures: dict[str, Measure] = {"eer": eer, "min_dcf": partial(min_dcf, p_target=p_target), "auc": auc}
-    if far is not None:
-        _enough(found.nontargets, far, "far", "nontargets")
-        measures["frr_at_far"] = partial(_frr_at_far, far=far)
-    return figures(found, measures, draws=draws, seed=seed)
-
-
-class Threshold(NamedTuple):
-    """A threshold, and the rates that it gave on people who took no part."""
-
-    threshold: float
-    far: Figure
-    frr: Figure
-    people: int
-
-
-def threshold_for(
-    found: Comparisons,
-    *,
-    far: float | None = None,
-    frr: float | None = None,
-    tested: Comparisons | None = None,
-    draws: int = 1000,
-    seed: int = 0,
-) -> Threshold:
-    """The threshold for a wanted FAR or FRR on these comparisons, with the rates there and their intervals.
-
-    With `tested`, of others than those by whom the threshold was found, the rates are theirs: what it gives on people
-    whom nothing was fitted to.
-    """
-    if (far is None) == (frr is None):
-        raise FedawsError(f"far={far}, frr={frr}; wanted one of them: the other follows")
-    if far is not None:
-        threshold = threshold_at_far(found.targets, found.nontargets, far)
-    else:
-        threshold = threshold_at_frr(found.targets, found.nontargets, frr or 0.0)
-    at = {
-        "far": lambda own, others: rates_at(own, others, threshold)[0],
-        "frr": lambda own, others: rates_at(own, others, threshold)[1],
-    }
-    shown = tested or found
-    return Threshold(threshold, **figures(shown, at, draws=draws, seed=seed), people=shown.num_people)
-
-
-# --- inside -----------------------------------------------------------------------------------------------------------
-
-
-def _redrawn(found: Comparisons, seed: int) -> Iterator[tuple[Scores, Scores]]:
-    """(targets, nontargets) of other people of their kind, sorted, without end; draws without either are left out."""
-    order = np.argsort(found.scores, kind="stable")  # once: what is repeated below stays sorted
-    scores = found.scores[order]
-    people = np.union1d(found.claimed, found.tested)
-    claimed, tested = (np.searchsorted(people, side[order]) for side in (found.claimed, found.tested))
-    same = claimed == tested
-    examples, example = np.unique(found.example[order], return_inverse=True)
-    owner = np.empty(len(examples), np.int64)
-    owner[example] = tested
-    rng = np.random.default_rng(seed)
-    if not same.any() or same.all():
-        raise FedawsError("wanted targets and nontargets; there are only the one or the other")
-    while True:
-        drawn = np.bincount(rng.integers(len(people), size=len(people)), minlength=len(people))
-        within = _drawn_within(rng, owner, len(people))[example]
-        times = within * drawn[tested] * np.where(same, 1, drawn[claimed])
-        if times[same].any() and times[~same].any():
-            yield np.repeat(scores[same], times[same]), np.repeat(scores[~same], times[~same])
-
-
-def _drawn_within(rng: np.random.Generator, owner: NDArray[np.int64], people: int) -> NDArray[np.int64]:
-    """How often each example is drawn when everybody's examples are drawn anew from that person's own, [examples]."""
-    order = np.argsort(owner, kind="stable")
-    counts = np.bincount(owner, minlength=people)
-    starts = np.cumsum(counts) - counts
-    mine = owner[order]
-    picked = starts[mine] + (rng.random(len(order)) * counts[mine]).astype(np.int64)
-    times = np.empty(len(order), np.int64)
-    times[order] = np.bincount(picked, minlength=len(order))
-    return times
-
-
-def _threshold_at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> float:
-    found = rates(targets, nontargets)
-    return float(found.thresholds[int(np.argmax(found.far <= far))])
-
-
-def _frr_at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> float:
-    found = rates(targets, nontargets)
-    return float(found.frr[int(np.argmax(found.far <= far))])
-
-
-def _enough(scores: ArrayLike, rate: float, name: str, kind: str) -> None:
+def check_enough(scores: ArrayLike, rate: float, name: str, kind: str) -> None:
     """Refuse to speak of a rate that so few scores cannot show."""
     if not 0 < rate <= 1:
         raise FedawsError(f"{name}={rate}; wanted 0 < {name} ≤ 1")
@@ -452,7 +257,7 @@ def _enough(scores: ArrayLike, rate: float, name: str, kind: str) -> None:
         )
 
 
-def _sorted(scores: Any, name: str) -> Scores:
+def _sorted(scores: ArrayLike, name: str) -> Scores:
     values = np.sort(np.asarray(scores, np.float64), kind="stable")
     if values.ndim != 1 or not len(values):
         raise FedawsError(f"{name} have shape {values.shape}; wanted a list of at least one score")

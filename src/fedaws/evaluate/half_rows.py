@@ -36,6 +36,10 @@ class HalfRows:
         self._shift = tensors["shift"]
         self._known = int((self._shift < -REMOVED / 2).sum())
 
+    def lacks(self, number: int) -> bool:
+        """Whether a class has been removed."""
+        return bool(self._shift[number] >= -REMOVED / 2)
+
     def rank(self, embeddings: Tensor, k: int, probes: int = 0) -> Ranking:
         """The k best classes of each embedding [B, d] and their scores, best first; all classes are looked at."""
         k = min(k, self._known)
@@ -54,6 +58,14 @@ class HalfRows:
             if not bool(torch.isfinite(rows).all()):
                 raise damaged(self.path, "NaN or infinite values in its rows")
             yield first, rows
+
+
+def remove_half_row(path: Path, number: int) -> None:
+    """Write the file anew without the row of a class."""
+    tensors, about = read_safetensors(path)
+    tensors["W"][number] = 0
+    tensors["shift"][number] = -REMOVED
+    write_bytes(path, save(tensors, about))
 
 
 def write_half_rows(path: Path, W: Tensor, shift: Tensor | None, model: str) -> None:

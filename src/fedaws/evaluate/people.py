@@ -6,19 +6,19 @@ in size.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import ENOUGH, Comparisons, Scores, det, eer, figures, rates, threshold_at_far
+from fedaws.evaluate.comparisons import Comparisons
+from fedaws.evaluate.error_rates import ENOUGH, Measure, Scores, det, eer, rates, threshold_at_far
+from fedaws.evaluate.intervals import figures_for_json, measures_at
 
 WANTED = (0.1, 0.05, 0.01, 0.001)
 """The FARs whose thresholds are told, of those that so many comparisons can show."""
 BINS, MOST_POINTS, MOST_PEOPLE, MOST_PAIRS = 50, 150, 2_000, 12
-_FEWEST = 5  # people for an interval
 
 
 def examine_people(found: Comparisons, names: Sequence[str], trained: bool = False, draws: int = 200) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def examine_people(found: Comparisons, names: Sequence[str], trained: bool = Fal
     return {
         "trained": trained,
         "people": found.num_people,
+        "ask": found.ask,
         "same": len(own),
         "other": len(others),
         **_with_intervals(found, wanted, draws),
@@ -62,27 +63,15 @@ def _equal_threshold(own: Scores, others: Scores) -> float:
 
 
 def _with_intervals(found: Comparisons, wanted: dict[str, float], draws: int) -> dict[str, Any]:
-    measures: dict[str, Any] = {"eer": eer}
+    measures: dict[str, Measure] = {"eer": eer}
     for name, t in wanted.items():
-        measures |= {f"{name} far": partial(_far, t), f"{name} frr": partial(_frr, t)}
-    if found.num_people >= _FEWEST:
-        told = {name: figure._asdict() for name, figure in figures(found, measures, draws=draws).items()}
-    else:
-        values = {name: measure(found.targets, found.nontargets) for name, measure in measures.items()}
-        told = {name: {"value": value, "low": None, "high": None} for name, value in values.items()}
+        measures |= {f"{name} {rate}": measure for rate, measure in measures_at(t).items()}
+    told = figures_for_json(found, measures, draws)
     lines = [
         {"wanted": name, "threshold": t, "far": told[f"{name} far"], "frr": told[f"{name} frr"]}
         for name, t in wanted.items()
     ]
     return {"eer": told["eer"], "thresholds": lines}
-
-
-def _far(threshold: float, own: Scores, others: Scores) -> float:
-    return float(np.mean(others >= threshold))
-
-
-def _frr(threshold: float, own: Scores, others: Scores) -> float:
-    return float(np.mean(own < threshold))
 
 
 def _curve(own: Scores, others: Scores) -> dict[str, list[float]]:

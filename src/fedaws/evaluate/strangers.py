@@ -2,7 +2,8 @@
 
 from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import ENOUGH, Comparisons, comparisons, eer, frr_at_far
+from fedaws.evaluate.comparisons import Comparisons, comparisons
+from fedaws.evaluate.error_rates import ENOUGH, eer, frr_at_far
 from fedaws.evaluate.model import Model
 
 FAR = 0.01
@@ -10,10 +11,10 @@ FAR = 0.01
 _MOST = 10_000_000  # comparisons: half a gigabyte while they are sorted
 
 
-def compared(model: Model, strangers: Strangers, enroll: int) -> Comparisons:
-    """Everybody is enrolled by the first examples, all others are compared with everybody."""
+def compared(model: Model, strangers: Strangers, enroll: int, ask: int = 1) -> Comparisons:
+    """Everybody is enrolled by the first examples, all others are compared with everybody, `ask` at once."""
     embeddings = model.embed(strangers.x).cpu().numpy()
-    return comparisons(embeddings, strangers.people.cpu().numpy(), enroll)
+    return comparisons(embeddings, strangers.people.cpu().numpy(), enroll, ask)
 
 
 def open_set(model: Model, strangers: Strangers, enroll: int, part: Part = "strangers") -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Comparisons
+from fedaws.evaluate.comparisons import Comparisons
 from fedaws.files import atomically, read_text
 
 _LARGEST = 1 << 29  # bytes of a list
@@ -179,18 +179,15 @@ def _picture(name: str, number: str) -> str:
 
 def write_trials(path: Path, trials: Iterable[Trial], style: Style = "kaldi") -> None:
     """A list in one of these two kinds."""
-    _write(path, (_trial_words(trial, style) for trial in trials))
+    if style == "kaldi":
+        _write(path, ([each.enrolled, each.tested, _word(each.target)] for each in trials))
+    else:
+        _write(path, ([str(int(each.target)), each.enrolled, each.tested] for each in trials))
 
 
 def write_scores(path: Path, scores: Iterable[Scored]) -> None:
     """`enrolled tested score`, and `target` or `nontarget` where it is known."""
     _write(path, (_score_words(each) for each in scores))
-
-
-def _trial_words(trial: Trial, style: Style) -> list[str]:
-    if style == "kaldi":
-        return [trial.enrolled, trial.tested, _word(trial.target)]
-    return [str(int(trial.target)), trial.enrolled, trial.tested]
 
 
 def _score_words(each: Scored) -> list[str]:

@@ -8,12 +8,11 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from fedaws.core.local import embed, on_sphere
@@ -21,9 +20,9 @@ from fedaws.data.federated import as_input
 from fedaws.device import gallery as core
 from fedaws.device.model import ENCODER, FORMAT, MODEL, PEOPLE, SPARSE_INPUTS
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Figure, Threshold
+from fedaws.evaluate.intervals import Threshold
 from fedaws.evaluate.model import REMOVED
-from fedaws.files import checked, read_json, write_bytes, write_text
+from fedaws.files import write_bytes, write_text
 from fedaws.models import set_weights
 from fedaws.models.bag import Bag
 from fedaws.people.digest import model_digest, sample_rate
@@ -39,28 +38,26 @@ _NO_PRIVACY = (
 )
 
 
-class _ToEmbedding(nn.Module):
-    """x → g(x) in one module, with everything that `Run.embed` does."""
+class _Encoder(nn.Module):
+    """A run's encoder, frozen."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.encoder = copy.deepcopy(run.encoder).cpu().eval().requires_grad_(False)
         set_weights(self.encoder, run.theta)
         self.normalize = run.model.normalize
+
+
+class _ToEmbedding(_Encoder):
+    """x → g(x) in one module, with everything that `Run.embed` does."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, …] → [B, d]."""
         return embed(self.encoder, {}, as_input(x), self.normalize)
 
 
-class _SparseToEmbedding(nn.Module):
+class _SparseToEmbedding(_Encoder):
     """The same for sparse examples, whose entries are given one by one: of which example, which feature, how much."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.encoder = copy.deepcopy(run.encoder).cpu().eval().requires_grad_(False)
-        set_weights(self.encoder, run.theta)
-        self.normalize = run.model.normalize
 
     def forward(self, features: Tensor, rows: Tensor, weights: Tensor, blank: Tensor) -> Tensor:
         """[E], [E], [E] and, to say how many examples there are, zeros [B, 1] → [B, d]."""
@@ -123,7 +120,7 @@ def export(
         "sparse": isinstance(run.encoder, Bag),
         "unit_length": run.model.normalize,
         "quantized": quantize,
-        "threshold": None if threshold is None else _measured(threshold),
+        "threshold": None if threshold is None else threshold.facts(),
         "trained": {"name": run.config.name, "method": run.config.method, "rounds": run.facts.round},
         "privacy": f"{_promise(run.facts.privacy)} {_ENROLLED}",
     }
@@ -151,30 +148,6 @@ def _promise(privacy: PrivacyFacts | None) -> str:
     )
 
 
-def read_threshold(path: Path) -> Threshold:
-    """The threshold in what `fedaws trials … --json` printed."""
-    found = checked(_Trials, read_json(path), str(path)).threshold
-    far, frr = (Figure(rate.value, rate.low, rate.high) for rate in (found.far, found.frr))
-    return Threshold(found.threshold, far, frr, found.people)
-
-
-class _Rate(BaseModel):
-    value: Annotated[float, Field(ge=0, le=1)]
-    low: Annotated[float, Field(ge=0, le=1)]
-    high: Annotated[float, Field(ge=0, le=1)]
-
-
-class _Measured(BaseModel):
-    threshold: Annotated[float, Field(ge=-1, le=1)]
-    far: _Rate
-    frr: _Rate
-    people: Annotated[int, Field(ge=1)]
-
-
-class _Trials(BaseModel):
-    threshold: _Measured
-
-
 def _preprocessing(run: Run) -> str:
     if isinstance(run.encoder, Bag):
         return "entries of sparse examples; each weighs its value over the sum of its example's values"
@@ -184,11 +157,6 @@ def _preprocessing(run: Run) -> str:
     if rate is None:
         return "none: numbers are taken as they are"
     return f"waveforms of one channel, from -1 to 1, {rate} samples a second; their spectrum is made inside the model"
-
-
-def _measured(threshold: Threshold) -> dict[str, Any]:
-    rates = {name: getattr(threshold, name)._asdict() for name in ("far", "frr")}
-    return {"threshold": threshold.threshold, **rates, "people": threshold.people}
 
 
 def _rows(run: Run) -> dict[str, Any]:

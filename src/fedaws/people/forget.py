@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedaws.errors import FedawsError
+from fedaws.evaluate.half_rows import HalfRows, remove_half_row
 from fedaws.evaluate.model import REMOVED
 from fedaws.files import only_writer, read_json, write_text, writing
 from fedaws.record.files import read_tensors, write_tensors
@@ -24,7 +25,7 @@ class Forgotten(NamedTuple):
 
 
 def forget(folder: Path, name: str) -> Forgotten:
-    """Remove somebody from a run's model, checkpoints, traces and details, by their name or number.
+    """Remove somebody from a run's model, checkpoints, traces, details and rows in half precision, by name or number.
 
     Each file is written whole or not at all; a process that was killed is repeated. A run that goes on afterwards
     trains without them. Deleting files does not clean a disk: copies, backups and flash cells are beyond its reach.
@@ -40,6 +41,7 @@ def forget(folder: Path, name: str) -> Forgotten:
                 path.unlink()
         # Last the files that have the name: who was interrupted is found by it again.
         files = [path for path in record.traces() if _without_trace(path, number)]
+        files += [path for path, model in record.half_rows() if _without_half_row(path, model, number)]
         files += [path for path in [record.details_file] if path.exists() and _without_details(path, number)]
         files += [path for path in _states(record) if _without_row(path, number)]
     return Forgotten(number, (*made, *files))
@@ -92,6 +94,17 @@ def _without_row(path: Path, number: int) -> bool:
     gone = tuple(sorted({*facts.forgotten, number}))
     told = facts.model_copy(update={"class_names": names, "forgotten": gone})
     write_tensors(path, tensors, told.model_dump(mode="json"))
+    return True
+
+
+def _without_half_row(path: Path, model: str, number: int) -> bool:
+    """Rows in half precision without theirs, if they are still there and of this model; False if it was gone."""
+    if not path.exists():
+        return False
+    rows = HalfRows(path)
+    if rows.model != model or number >= rows.num_classes or rows.lacks(number):
+        return False
+    remove_half_row(path, number)
     return True
 
 

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedaws.device import Device, DeviceError, Person
 from fedaws.device import gallery as core
 from fedaws.errors import FedawsError
-from fedaws.evaluate.error_rates import Threshold, comparisons, threshold_at_far, threshold_for
+from fedaws.evaluate.comparisons import comparisons
+from fedaws.evaluate.error_rates import threshold_at_far
+from fedaws.evaluate.intervals import Threshold, threshold_for
 from fedaws.people.digest import model_digest
 from fedaws.people.strangers import run_threshold
 from fedaws.training.run import Run
@@ -40,15 +42,21 @@ class Gallery:
         A run, or a :class:`fedaws.device.Device` that was exported from one.
     threshold
         The score from which on somebody is accepted who has no threshold of their own, by default what was exported;
-        measure it by :meth:`threshold_for`.
+        measure it by :meth:`threshold_for`. A measured one knows how many examples were asked about at once, and a
+        question with another number is warned about.
     """
 
-    def __init__(self, path: str | Path, model: Run | Device, threshold: float | None = None) -> None:
+    def __init__(self, path: str | Path, model: Run | Device, threshold: float | Threshold | None = None) -> None:
         self._model = model
         digest, dim = (model_digest(model), model.W.shape[1]) if isinstance(model, Run) else (model.digest, model.dim)
-        measured = None if isinstance(model, Run) else model.about.threshold
+        if threshold is None and isinstance(model, Device):
+            limit, ask = model.about.threshold, model.about.ask
+        elif isinstance(threshold, Threshold):
+            limit, ask = threshold.threshold, threshold.ask
+        else:
+            limit, ask = threshold, None
         with told():
-            self._people = core.Gallery(path, digest, dim, measured if threshold is None else threshold)
+            self._people = core.Gallery(path, digest, dim, limit, ask)
 
     @property
     def people(self) -> dict[str, Person]:
@@ -109,10 +117,13 @@ class Gallery:
         with told():
             return self._people.identify(self._embed(x), threshold, margin)
 
-    def threshold_of(self, name: str, threshold: float | None = None) -> float:
-        """The threshold that holds for somebody: the given one, their own, or the gallery's."""
+    def threshold_of(self, name: str, threshold: float | None = None, examples: int | None = None) -> float:
+        """The threshold that holds for somebody: the given one, their own, or the gallery's.
+
+        Warns where it was measured with another number of examples at once than `examples`.
+        """
         with told():
-            return self._people.threshold_of(name, threshold)
+            return self._people.threshold_of(name, threshold, examples)
 
     def threshold_for(
         self,
@@ -122,25 +133,27 @@ class Gallery:
         far: float | None = None,
         frr: float | None = None,
         enroll: int = 5,
+        ask: int = 1,
         draws: int = 1000,
     ) -> Threshold:
         """The threshold for a wanted FAR or FRR, with the rates that it gives and their intervals over people.
 
         `x` [n, …] are examples of people (`people` [n] says whose) **who took no part in training**: on those who did,
         a threshold for a FAR of 1 % has been seen to give 12 % on others. Everybody is enrolled by their first `enroll`
-        examples, the others are compared with all. Refused with fewer than 10/FAR comparisons of two people. Without
-        `x` and `people` they are the run's own strangers (`data.strangers`), and the rates those on its test strangers.
+        examples, the others are compared with all, `ask` at once, as many as will be asked about. Refused with fewer
+        than 10/FAR comparisons of two people. Without `x` and `people` they are the run's own strangers
+        (`data.strangers`), and the rates those on its test strangers.
         """
         if x is None and people is None and isinstance(self._model, Run):
-            return run_threshold(self._model, far=far, frr=frr, enroll=enroll, draws=draws)
+            return run_threshold(self._model, far=far, frr=frr, enroll=enroll, ask=ask, draws=draws)
         if x is None or people is None:
             raise FedawsError("x and people come together, and only a run has strangers of its own; give both")
-        return threshold_for(comparisons(self._embed(x), people, enroll), far=far, frr=frr, draws=draws)
+        return threshold_for(comparisons(self._embed(x), people, enroll, ask), far=far, frr=frr, draws=draws)
 
     def set_own_thresholds(self, x: Any, far: float) -> None:
         """Give everybody who is enrolled a threshold of their own, at which this share of strangers' examples passes.
 
-        `x` [n, …] are examples of people who are neither enrolled nor took part in training.
+        `x` [n, …] are examples of people who are neither enrolled nor took part in training, each asked about alone.
         """
         with told():
             z = core.directions(self._embed(x), self._people.dim)
@@ -148,7 +161,7 @@ class Gallery:
                 name: threshold_at_far([1.0], np.clip(z @ person.vector, -1, 1), far)
                 for name, person in self._people.people.items()
             }
-            self._people.set_thresholds(thresholds)
+            self._people.set_thresholds(thresholds, ask=1)
 
     def _embed(self, x: Any) -> NDArray[np.float32]:
         return embeddings_of(self._model, x)

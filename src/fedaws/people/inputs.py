@@ -88,22 +88,25 @@ def _read_folders(folder: Path, model: Run | Device) -> tuple[NDArray[Any], NDAr
     return np.concatenate(parts), np.repeat([each.name for each in folders], [len(part) for part in parts])
 
 
-def tested_people(run: Run, enroll: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+def tested_people(run: Run, enroll: int, ask: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Embeddings of a run's own test examples, and the names of whose they are: of people who trained.
 
-    Those of whom there are too few to enrol by so many and test are left out, and so is who has left.
+    Those of whom there are too few to enrol and ask by so many are left out, and so is who has left.
     """
     data = run.configured_data()
     if not isinstance(data.y_test, Tensor) or not isinstance(data.x_test, Tensor):
         raise FedawsError(f"{run.folder} has examples with sets of labels, which are of no single person; give a list")
     names = np.array([str(name) for name in run.class_names or range(len(run.W))])
     y = data.y_test.numpy()
-    enough = np.bincount(y, minlength=len(names)) > enroll
+    enough = np.bincount(y, minlength=len(names)) >= enroll + ask
     if run.model.bias is not None:
         enough &= (run.model.bias > REMOVED).cpu().numpy()
     kept = enough[y]
     if not kept.any():
-        raise FedawsError(f"nobody has more than {enroll} test examples in {run.folder}; lower --enroll or give a list")
+        raise FedawsError(
+            f"nobody has {enroll + ask} test examples in {run.folder}, to enrol by {enroll} and ask by {ask}; lower "
+            "--enroll or --ask, or give a list"
+        )
     return run.embed(data.x_test[torch.from_numpy(kept)]).cpu().numpy(), names[y[kept]]
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ AUDIT = "audit.json"
 """What `fedaws audit` found."""
 PEOPLE = "people.json"
 """Error rates of verification and the people behind them, by `fedaws trials`."""
+HALF_ROWS = "half_rows.jsonl"
+"""Where W was written in half precision, and of which θ it was."""
 _KEPT = 2  # checkpoints
 _LONGEST = 1 << 28  # bytes of metrics.jsonl
 
@@ -141,6 +143,22 @@ class RunFolder:
     def save_people(self, people: dict[str, Any]) -> None:
         """Keep what `fedaws.evaluate.people` found."""
         write_text(self.path / PEOPLE, json.dumps(people) + "\n")
+
+    def note_half_rows(self, path: Path, model: str) -> None:
+        """Keep where W will be written in half precision; what is in the folder itself may move with it."""
+        place, home = path.resolve(), self.path.resolve()
+        kept = place.relative_to(home) if place.is_relative_to(home) else place
+        append_line(self.path / HALF_ROWS, json.dumps({"path": str(kept), "model": model}))
+
+    def half_rows(self) -> list[tuple[Path, str]]:
+        """Where W was written in half precision, and the digests of θ."""
+        noted = self.path / HALF_ROWS
+        places = dict[tuple[Path, str], None]()
+        for line in read_text(noted, _LONGEST).splitlines() if noted.exists() else ():
+            with suppress(KeyError, TypeError, ValueError, RecursionError):  # cut short, before any rows were written
+                each = json.loads(line)
+                places[self.path / each["path"], each["model"]] = None
+        return list(places)
 
     # checkpoints
 

@@ -46,8 +46,9 @@ def _lead(examined: Examined) -> list[str]:
     ]
     first = examined[0][1]
     who = "who took part in training, by test examples" if first.trained else "who took no part in training"
+    at_once = f", asked about by {first.ask:,} examples at once" if (first.ask or 1) > 1 else ""
     lines = [
-        f"Is this who they say? Of {first.people:,} people {who}: equal error rate {'; '.join(rates)}. "
+        f"Is this who they say? Of {first.people:,} people {who}{at_once}: equal error rate {'; '.join(rates)}. "
         "FAR is the share of others' examples that are accepted, FRR the share of one's own that are rejected."
     ]
     if any(people.trained for _, people in examined):
@@ -135,10 +136,11 @@ def _binned(values: list[float]) -> list[int]:
 
 
 def _animals(each: list[Person]) -> Table:
-    """The worst of both kinds."""
+    """The worst of both kinds; everybody is of the kind of their higher rate, or with equal ones a goat."""
     rows = []
     for kind, key in (("goat", "frr"), ("lamb", "far")):
-        worst = sorted((p for p in each if getattr(p, key)), key=lambda p: -getattr(p, key))[:_WORST]
+        of_kind = [p for p in each if ((p.frr or 0) >= (p.far or 0)) == (kind == "goat") and getattr(p, key)]
+        worst = sorted(of_kind, key=lambda p: -getattr(p, key))[:_WORST]
         rows += [[p.name, kind, percent(p.frr), percent(p.far), f"{p.examples:,}"] for p in worst]
     return Table(
         "Goats (hard to recognise) and lambs (easy to be taken for)",

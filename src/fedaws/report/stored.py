@@ -102,6 +102,7 @@ class People(BaseModel):
 
     trained: bool
     people: Count
+    ask: Count | None = None  # examples asked about at once, if that is known
     same: Annotated[Count, Field(ge=1)]
     other: Annotated[Count, Field(ge=1)]
     eer: Measured

@@ -91,9 +91,13 @@ class Run:
     def save_half_rows(self, path: str | Path) -> Path:
         """Keep W in half precision in a file of its own, half the size: for `fedaws.load(folder, rows=path)`.
 
-        It holds everybody's row. Scores differ in the fourth digit.
+        It holds everybody's row; a run's folder keeps where it is, so that `fedaws forget` finds it. Scores differ in
+        the fourth digit.
         """
-        write_half_rows(Path(path), self.W, self.model.shift, digest(self.theta))
+        rows, model = self.W, digest(self.theta)
+        if self.folder is not None:
+            RunFolder(self.folder).note_half_rows(Path(path), model)
+        write_half_rows(Path(path), rows, self.model.shift, model)
         return Path(path)
 
     def names_of(self, classes: Tensor) -> Any:
@@ -238,6 +242,8 @@ def load(folder: str | Path, encoder: nn.Module | None = None, rows: str | Path 
     theta, W, facts, bias = record.load_model(None if half_rows is None else (half_rows.num_classes, half_rows.dim))
     if half_rows is not None and half_rows.model != digest(theta):
         raise FedawsError(f"{rows} has the rows of another model than {folder}; write it anew by save_half_rows")
+    if half_rows is not None and not all(map(half_rows.lacks, facts.forgotten)):
+        raise FedawsError(f"{rows} has the row of somebody who has left {folder}; write it anew by save_half_rows")
     if encoder is None:
         if facts.own_encoder:
             raise FedawsError(
