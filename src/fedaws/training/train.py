@@ -23,7 +23,7 @@ from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure, Model
 from fedaws.evaluate.measures import check_names
 from fedaws.hashing import hash64
-from fedaws.machine.memory import keep_freed_memory
+from fedaws.machine.memory import keep_freed_memory, return_freed_memory
 from fedaws.machine.threads import shared_out
 from fedaws.models import (
     batch_norms,
@@ -34,7 +34,7 @@ from fedaws.models import (
     table_names,
     trainable,
 )
-from fedaws.ranks import Ranks, Together, check_ranks, current_ranks
+from fedaws.ranks import Ranks, Together, check_ranks, current_ranks, own_examples
 from fedaws.record.folder import Facts, RunFolder
 from fedaws.record.journal import Journal, Metrics
 from fedaws.runners import make_runner
@@ -135,21 +135,22 @@ def train(
     promise = {} if private is None else {"privacy": private.facts}
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
-        last_step, ask = make_last_step(cfg, method), ask_sums(encoder, data)
+        last_step = make_last_step(cfg, method)
         if cfg.train.stop_on == "strangers":
             check_stop(cfg, data, last_step)
         parts = (
-            _alone(cfg, method, data, encoder, ask, own_encoder)
+            _alone(cfg, method, data, encoder, own_encoder)
             if ranks is None
             else _together(cfg, method, data, encoder, ranks)
         )
-        first = parts.first
+        data, first = parts.data, parts.first
+        return_freed_memory()
         if cfg.train.stop_on == "strangers":
             first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
         journal = Journal(cfg, facts, None if place is None else parts.folder(place), **promise)
         with journal.held():
             state, history = _opened(journal, first, resume, private)
-            people = register_of(cfg, method, data, encoder, first, journal.forgotten, state.round_num)
+            people = register_of(cfg, method, data, encoder, first, parts.ask, journal.forgotten, state.round_num)
             session = Session(
                 cfg,
                 method,
@@ -186,27 +187,32 @@ def _opened(
 class _Parts(NamedTuple):
     """Of a run what depends on whether one process has all of it."""
 
+    data: FederatedData
     run_clients: RunClients
     first: ServerState
     model_of: Callable[[ServerState], Model]
     folder: Callable[[Path], RunFolder]
+    ask: AskSums
 
 
-def _alone(
-    cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, ask: AskSums, own_encoder: bool
-) -> _Parts:
+def _alone(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, own_encoder: bool) -> _Parts:
+    ask = ask_sums(encoder, data)
     return _Parts(
+        data,
         make_runner(cfg, method, data, encoder),
         initial_state(cfg, data, encoder, method, shared=not own_encoder, ask=ask),
         lambda state: _model(cfg, data, encoder, settled(state, cfg, method)),
         RunFolder,
+        ask,
     )
 
 
 def _together(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, ranks: Ranks) -> _Parts:
     check_ranks(cfg, method, data, encoder, ranks)
-    run = Together(ranks, cfg, method, data, encoder)
-    return _Parts(run.runner(), run.start(), run.model, run.folder)
+    own = own_examples(data, ranks)
+    run = Together(ranks, cfg, method, own, encoder)
+    first = run.start()
+    return _Parts(own, run.runner(), first, run.model, run.folder, run.ask(first))
 
 
 def _spoken_by_one(reporter: Reporter, ranks: Ranks | None) -> Reporter:
