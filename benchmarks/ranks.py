@@ -7,8 +7,8 @@ round), one thread a process; with `--place` a stopped one goes on. CPU time is 
 `fedaws.train` from the third on, the mean, in which gloo's threads are. Memory is what a process has in its rounds: its
 own (RssAnon), which is what a further rank costs; files (RssFile), the libraries, which the processes of a machine have
 together; Pss, in which each such page counts by its share; and the most that it ever had of all. Equality is taken at
-`--equal-scale` with 400 clients: one round of the preset, and 60 rounds of `moments` with a table alone (mined lists
-and ReLUs amplify rounding, in one process too when only `train.block` changes).
+`--equal-scale` with 400 clients: one round of the preset, beside that of one process in blocks of 150 clients, which
+rounds otherwise too; and 60 rounds of `moments` with a table alone (mined lists and ReLUs amplify rounding).
 """
 
 import argparse
@@ -114,6 +114,9 @@ def equality(scale: float, world: int, place: Path) -> dict[str, dict[str, float
         for count, folder in zip((1, world), folders, strict=True):
             run(cfg, count, folder)
         found[name] = difference(*folders)
+        if rounds == 1:
+            run(cfg.override(["train.block=150"]), 1, place / "blocks")
+            found["one round, one process, in other blocks"] = difference(folders[0], place / "blocks")
     return found
 
 

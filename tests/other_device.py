@@ -39,14 +39,16 @@ class Elsewhere(Tensor):
         super().__init__()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(func, args, kwargs or {})
 
     def tolist(self) -> Any:
         """As of any tensor: PyTorch refuses it to types of others."""
         return self.numbers.tolist()
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
 
 class _Operations(TorchDispatchMode):
@@ -67,7 +69,7 @@ class _Literals(TorchFunctionMode):
 @contextmanager
 def other_device() -> Iterator[None]:
     """Inside, there is such a device."""
-    with _Literals(), _Operations():
+    with _Literals(), _Operations():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -101,9 +103,9 @@ def move(module: nn.Module) -> nn.Module:
         for name, tensor in part._parameters.items():
             if tensor is not None:
                 part._parameters[name] = nn.Parameter(Elsewhere(tensor.detach().clone()), tensor.requires_grad)
-        for name, tensor in part._buffers.items():
-            if tensor is not None:
-                part._buffers[name] = Elsewhere(tensor.clone())
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = Elsewhere(buffer.clone())
     return module
 
 
