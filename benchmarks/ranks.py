@@ -4,10 +4,11 @@
 
 Amazon-670K's shape times `--scale` (670,091 classes, 135,909 features, the paper's encoder, d = 512, 4,000 clients a
 round), one thread a process; with `--place` a stopped one goes on. CPU time is that of whole rounds of
-`fedaws.train` from the third on, the mean, in which gloo's threads are; memory is what a process has in its rounds, and
-the most that it ever had. Equality is taken at `--equal-scale` with 400 clients: one round of the preset, and 60
-rounds of `moments` with a table alone
-(mined lists and ReLUs amplify rounding, in one process too when only `train.block` changes).
+`fedaws.train` from the third on, the mean, in which gloo's threads are. Memory is what a process has in its rounds: its
+own (RssAnon), which is what a further rank costs; files (RssFile), the libraries, which the processes of a machine have
+together; Pss, in which each such page counts by its share; and the most that it ever had of all. Equality is taken at
+`--equal-scale` with 400 clients: one round of the preset, beside that of one process in blocks of 150 clients, which
+rounds otherwise too; and 60 rounds of `moments` with a table alone (mined lists and ReLUs amplify rounding).
 """
 
 import argparse
@@ -44,8 +45,8 @@ def configured(scale: float, rounds: int, more: list[str]) -> Config:
 
 def memory_mb() -> dict[str, float]:
     """What this process has now, and the most that it had (Linux)."""
-    status = Path("/proc/self/status").read_text()
-    found = dict(re.findall(r"(VmRSS|VmHWM|RssFile):\s+(\d+)", status))
+    told = "".join(Path(f"/proc/self/{name}").read_text() for name in ("status", "smaps_rollup"))
+    found = dict(re.findall(r"^(VmHWM|RssAnon|RssFile|Pss):\s+(\d+)", told, re.MULTILINE))
     return {name: int(kb) / 1024 for name, kb in found.items()}
 
 
@@ -113,6 +114,9 @@ def equality(scale: float, world: int, place: Path) -> dict[str, dict[str, float
         for count, folder in zip((1, world), folders, strict=True):
             run(cfg, count, folder)
         found[name] = difference(*folders)
+        if rounds == 1:
+            run(cfg.override(["train.block=150"]), 1, place / "blocks")
+            found["one round, one process, in other blocks"] = difference(folders[0], place / "blocks")
     return found
 
 
@@ -140,9 +144,10 @@ def main() -> None:
             "scale": args.scale,
             "ranks": args.ranks,
             "cpu": {"one": round_cpu(one), "rank": max(map(round_cpu, ranks))},
-            "held MB": {"one": one["VmRSS"], "rank": max(r["VmRSS"] for r in ranks)},
-            "of it files MB": {"one": one["RssFile"], "rank": max(r["RssFile"] for r in ranks)},
-            "peak MB": {"one": one["peak"], "rank": max(r["peak"] for r in ranks)},
+            **{
+                f"{name} MB": {"one": one[name], "rank": max(r[name] for r in ranks)}
+                for name in ("RssAnon", "RssFile", "Pss", "peak")
+            },
             "same at this size": difference(place / "one", place / "ranks"),
         }
         if not args.no_equality:

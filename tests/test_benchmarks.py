@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 NAMES = (
     "audit",
+    "beyond",
     "canaries",
     "choosing",
     "competitors",

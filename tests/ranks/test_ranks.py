@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaws import Config, load, train
+from fedaws import Config, from_arrays, load, train
 from fedaws.config import from_toml
-from fedaws.ranks.clients import deal_to_ranks
+from fedaws.data import FederatedData
+from fedaws.ranks import Ranks, own_examples
 from fedaws.record.folder import RunFolder
 from fedaws.tensor_files import read_safetensors
 from rank_processes import refused_all, run_ranks, train_all, train_on, train_until_killed, train_until_wrong
@@ -82,6 +83,8 @@ CHANGES: dict[str, tuple[str, list[str]]] = {
                                               "data.clients_per_class=3"]),
     "fewer clients than ranks": (DENSE, ["clients.per_round=1", "spread.regularizer=moments"]),
     "two classes a client": (DENSE, ["method=family"]),
+    "enrolled": (DENSE, ["train.enroll=1.0", "data.clients_per_class=2"]),
+    "a table, enrolled": (SPARSE, ["train.enroll=0.5", "train.rounds=2", "data.every_label=true"]),
     "fixed rows": (DENSE, ["method=fixed"]),
     "positive-only": (DENSE, ["method=positive-only"]),
     "a table": (SPARSE, []),
@@ -203,7 +206,7 @@ REFUSED = {
     "rows='private'": ["privacy.rows=private", "spread.regularizer=moments", "spread.center=false"],
     "privacy": ["privacy.clip=1.0"],
     "defence": ["defence.row_step=0.5"],
-    "train.enroll": ["train.enroll=1.0"],
+    "train.enroll": ["train.enroll=1.0", "method=family"],
     "train.last_step": ["train.last_step=ridge"],
     "clients.join": ["clients.join=[[3, [1]]]"],
     "clients.leave": ["clients.leave=[[3, [1]]]"],
@@ -223,12 +226,23 @@ def test_what_ranks_cannot_do_is_refused_before_anything_is_written(tmp_path: Pa
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-def test_clients_are_dealt_out_by_their_examples() -> None:
-    loads = torch.randint(1, 100, (1000,), generator=torch.Generator().manual_seed(0))
-    shares = deal_to_ranks(loads, 3)
-    assert torch.cat(shares).sort().values.equal(torch.arange(1000))
-    sums = [int(loads[own].sum()) for own in shares]
-    assert max(sums) - min(sums) <= int(loads.max())
+def dense(data: FederatedData) -> Tensor:
+    assert isinstance(data.x, Tensor)
+    return data.x
+
+
+def test_each_rank_has_the_examples_of_the_classes_whose_rows_it_has() -> None:
+    x, y = torch.arange(12.0)[:, None], torch.arange(12) % 4
+    data = from_arrays(x, y, clients_per_class=2)
+    parts = [own_examples(data, Ranks(rank, 3)) for rank in range(3)]
+    assert [part.y.unique().tolist() for part in parts] == [[0, 3], [1], [2]]
+    assert sorted(torch.cat([dense(part) for part in parts])[:, 0].tolist()) == x[:, 0].tolist()
+    for part in parts:
+        assert part.num_examples.equal(data.num_examples)  # so that all ranks draw the same cohort
+        assert part.available.equal(data.available)
+        for client in part.own.available.tolist():  # the same examples in the same order
+            mine, whole = (dense(d)[d.starts[client] : d.starts[client + 1]] for d in (part, data))
+            assert mine.equal(whole)
 
 
 def test_torchrun_speaks_with_one_voice(tmp_path: Path) -> None:

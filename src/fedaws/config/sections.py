@@ -54,7 +54,16 @@ ServerOptimizerName = Literal["sgd", "adagrad", "adam", "muon"]
 ModelName = Literal["mlp", "bag", "conv1d", "resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "own"]
 NormName = Literal["group", "weight", "none", "batch-local", "batch-pooled"]
 
-SPARSE = ("delicious", "yso-finna-en", "amazoncat-13k", "wikilshtc-325k", "amazon-670k", "xc", "xc-synthetic")
+SPARSE = (
+    "delicious",
+    "yso-finna-en",
+    "arxiv-authors",
+    "amazoncat-13k",
+    "wikilshtc-325k",
+    "amazon-670k",
+    "xc",
+    "xc-synthetic",
+)
 """Data of sparse examples with sets of labels, by name."""
 SOUNDS = ("audiomnist", "sounds")
 """Data of recordings, by name."""
@@ -81,8 +90,8 @@ class DataConfig(Table):
 
     name: Place = "digits"
     """`digits`, `synthetic`, `cifar10`, `cifar100`, `audiomnist`, `images`, `sounds`, or the path of an `.npz` with
-    `x_train`, `y_train`, `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `amazoncat-13k`, `wikilshtc-325k`,
-    `amazon-670k`, `xc` (what lies in `data.root`), `xc-synthetic`."""
+    `x_train`, `y_train`, `x_test`, `y_test`; sparse: `delicious`, `yso-finna-en`, `arxiv-authors`, `amazoncat-13k`,
+    `wikilshtc-325k`, `amazon-670k`, `xc` (what lies in `data.root`), `xc-synthetic`."""
     root: Place | None = None
     """Where the data are looked for, before `$FEDAWS_DATA` and the cache; `images`, `sounds`: their folder."""
     image_size: Count | None = None

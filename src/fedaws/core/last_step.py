@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.method import LastStep, Method
+from fedaws.core.rows import changed, here
 from fedaws.errors import FedawsError
 from fedaws.types import AskSums, Params, ServerState, Sums
 
@@ -64,7 +65,7 @@ def enroll(W: Tensor, sums: Tensor, weight: float) -> Tensor:
     tensor([[0.7071, 0.7071],
             [0.0000, 1.0000]])
     """
-    return F.normalize(W + weight * F.normalize(sums, dim=1), dim=1)
+    return changed(W, lambda rows: F.normalize(rows + weight * F.normalize(here(sums), dim=1), dim=1))
 
 
 def ridge(sums: Sums, weight: float) -> Tensor:

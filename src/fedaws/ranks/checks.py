@@ -21,8 +21,8 @@ def check_ranks(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
         f"method={method.name}, which needs facts of the classes": bool(method.needs),
         "privacy.*": cfg.privacy != PrivacyConfig(),
         "defence.*": cfg.defence != DefenceConfig(),
-        f"train.last_step={cfg.train.last_step} and train.enroll={cfg.train.enroll:g}": cfg.train.last_step != "none"
-        or cfg.train.enroll > 0,
+        f"train.last_step={cfg.train.last_step}": cfg.train.last_step != "none",
+        "train.enroll of clients that have several classes": cfg.train.enroll > 0 and data.class_of.ndim > 1,
         f"spread.optimizer={cfg.spread.optimizer}": cfg.spread.optimizer != "sgd",
         f"model.start_rows={cfg.model.start_rows}": cfg.model.start_rows != "random",
         "data.strangers and data.test_strangers": bool(data.apart),

@@ -1,4 +1,4 @@
-"""The clients of a round, shared out among ranks, balanced by their examples; what they send comes together again."""
+"""The clients of a round, each run by the rank that has its examples; what they send comes together again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,23 +6,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedaws.config import ClientsConfig
-from fedaws.data.federated import FederatedData
 from fedaws.ranks.group import Ranks
 from fedaws.ranks.tables import SharedTable
 from fedaws.types import Broadcast, Params, RunClients, Update
 
 
 def over_ranks(
-    run_clients: RunClients, ranks: Ranks, loads: Tensor, trains_rows: bool, table: SharedTable | None
+    run_clients: RunClients, ranks: Ranks, rank_of: Tensor, trains_rows: bool, table: SharedTable | None
 ) -> RunClients:
-    """The same clients, each run by one of the ranks; every rank gets one update of all of them, with the same bits.
+    """The same clients, client i run by `rank_of[i]`; every rank gets one update of all of them, with the same bits.
 
-    `loads` says for each client how many examples it will use. Of a table each rank gets the change of its own rows.
+    Of a table each rank gets the change of its own rows.
     """
 
     def run(sent: Broadcast) -> Iterator[Update]:
-        shares = deal_to_ranks(loads[sent.cohort], ranks.world)
+        shares = [(rank_of[sent.cohort] == rank).nonzero()[:, 0] for rank in range(ranks.world)]
         own = shares[ranks.rank]
         weights = None if sent.weights is None else sent.weights[own]
         part = replace(sent, cohort=sent.cohort[own], W=sent.W[own], weights=weights)
@@ -40,25 +38,6 @@ def over_ranks(
         yield Update(sent.cohort, delta, rows, weights, losses)
 
     return run
-
-
-def loads_of(data: FederatedData, cfg: ClientsConfig) -> Tensor:
-    """How many examples each client uses in a step, [clients]."""
-    counts = data.num_examples
-    return counts if cfg.examples_per_step == "all" else counts.clamp_max(cfg.examples_per_step)
-
-
-def deal_to_ranks(loads: Tensor, world: int) -> list[Tensor]:
-    """Whom each rank runs, as places in the cohort, in order: by falling load, dealt out to and fro.
-
-    >>> [own.tolist() for own in deal_to_ranks(torch.tensor([1, 9, 5, 4]), 2)]
-    [[0, 1], [2, 3]]
-    """
-    order = loads.argsort(descending=True, stable=True)
-    turn = torch.arange(len(loads)) % (2 * world)
-    rank = torch.empty_like(order)
-    rank[order] = torch.minimum(turn, 2 * world - 1 - turn)
-    return [(rank == r).nonzero()[:, 0] for r in range(world)]
 
 
 def _put_together(

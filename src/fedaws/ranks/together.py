@@ -7,35 +7,35 @@ from torch import nn
 from fedaws.config import Config
 from fedaws.core.method import Method
 from fedaws.core.start import random_rows, start_state
-from fedaws.data.federated import FederatedData
-from fedaws.evaluate import Model
 from fedaws.models import table_names, trainable
-from fedaws.ranks.clients import loads_of, over_ranks
+from fedaws.ranks.clients import over_ranks
+from fedaws.ranks.data import SharedData, ranks_of
 from fedaws.ranks.folder import SharedFolder
 from fedaws.ranks.group import Ranks
 from fedaws.ranks.model import SharedModel
 from fedaws.ranks.rows import SharedRows
+from fedaws.ranks.sums import ask_shared_sums
 from fedaws.ranks.tables import BagClients, SharedTable, keep_own_rows
 from fedaws.runners import make_runner
-from fedaws.types import RunClients, ServerState
+from fedaws.types import AskSums, RunClients, ServerState
 
 
 class Together:
     """What this rank has of a run. Of the encoder's table, if it has one, only its own rows are left."""
 
-    def __init__(self, ranks: Ranks, cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> None:
+    def __init__(self, ranks: Ranks, cfg: Config, method: Method, data: SharedData, encoder: nn.Module) -> None:
         self._ranks, self._cfg, self._method, self._data, self._encoder = ranks, cfg, method, data, encoder
         sizes = {name: len(trainable(encoder)[name]) for name in table_names(encoder)}
         name = keep_own_rows(encoder, ranks)
         self._tables = sizes
-        self._clients = BagClients(cfg, method, data) if name else None
+        self._clients = BagClients(cfg, method, data.own) if name else None
         self._table = SharedTable(ranks, name, self._clients) if name and self._clients else None
 
     def runner(self) -> RunClients:
         """Runs this rank's share of the clients."""
-        run_clients = make_runner(self._cfg, self._method, self._data, self._encoder, self._clients)
-        loads = loads_of(self._data, self._cfg.clients)
-        return over_ranks(run_clients, self._ranks, loads, self._method.trains_own_row, self._table)
+        run_clients = make_runner(self._cfg, self._method, self._data.own, self._encoder, self._clients)
+        rank_of = ranks_of(self._data.class_of, self._ranks.world)
+        return over_ranks(run_clients, self._ranks, rank_of, self._method.trains_own_row, self._table)
 
     def start(self) -> ServerState:
         """The state before round 0, with this rank's rows."""
@@ -48,7 +48,11 @@ class Together:
         """The run's folder, of which this rank writes its part."""
         return SharedFolder(path, self._ranks, self._tables)
 
-    def model(self, state: ServerState) -> Model:
+    def ask(self, state: ServerState) -> AskSums:
+        """Asks the clients for the sums of their embeddings."""
+        return ask_shared_sums(self.model(state), self._data)
+
+    def model(self, state: ServerState) -> SharedModel:
         """The model to measure."""
         cfg, theta = self._cfg.model, state.averaged
         return SharedModel(

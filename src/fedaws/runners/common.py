@@ -60,7 +60,8 @@ class ClientData:
         self._chance = hash64(cfg.seed, "augment") if augmented else None
         self._first_client = data.first_client
         by_examples = cfg.clients.weighting == "examples"
-        self._weights = data.num_examples.to(torch.float32) if by_examples else torch.ones(len(data.num_examples))
+        counts = data.num_examples.cpu()
+        self._weights = counts.to(torch.float32) if by_examples else torch.ones(len(counts))
 
     def draw(self, clients: Tensor, round_num: int) -> Drawn:
         """What these clients train on in this round; not to be called by two threads at once."""

@@ -29,6 +29,7 @@ class Register:
     data: FederatedData
     encoder: nn.Module
     first: ServerState  # before any round, with every class's row
+    ask_all: AskSums
     attendance: Attendance
 
     def begin(self, state: ServerState) -> ServerState:
@@ -83,7 +84,7 @@ class Register:
 
     def _ask(self, classes: Tensor) -> AskSums:
         if bool(classes.all()):
-            return ask_sums(self.encoder, self.data)
+            return self.ask_all
         theirs = classes[self.data.y].nonzero().squeeze(1)
         x, y = self.data.x.index_select(0, theirs), self.data.y[theirs]
         return ask_sums(self.encoder, replace(self.data, x=x, y=y))
@@ -95,17 +96,18 @@ def register_of(
     data: FederatedData,
     encoder: nn.Module,
     first: ServerState,
+    ask: AskSums,
     forgotten: Sequence[int] = (),
     round_num: int = 0,
 ) -> Register:
-    """The register of a run; those `forgotten` are gone from this round on."""
+    """The register of a run; `ask` asks everybody, and those `forgotten` are gone from this round on."""
     attendance = attendance_of(cfg, data.num_classes)
     if forgotten:
         why = _no_meaning(cfg, method, data, encoder)
         if why:
             raise FedawsError(f"a run from which class {forgotten[0]} was removed cannot go on: {why}; train anew")
         attendance = attendance.without(torch.tensor(forgotten), round_num)
-    return Register(cfg, method, data, encoder, first, attendance)
+    return Register(cfg, method, data, encoder, first, ask, attendance)
 
 
 def check_moves(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module) -> Attendance:

@@ -21,7 +21,7 @@ from fedaws.data.federated import as_input
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure, Model
 from fedaws.evaluate.measures import check_names
-from fedaws.machine.memory import keep_freed_memory
+from fedaws.machine.memory import keep_freed_memory, return_freed_memory
 from fedaws.machine.threads import shared_out
 from fedaws.models import (
     batch_norms,
@@ -32,7 +32,7 @@ from fedaws.models import (
     table_names,
     trainable,
 )
-from fedaws.ranks import Ranks, Together, check_ranks, current_ranks
+from fedaws.ranks import Ranks, Together, check_ranks, current_ranks, own_examples
 from fedaws.record.facts import Facts
 from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Journal, Metrics
@@ -46,7 +46,7 @@ from fedaws.training.rounds import run_rounds
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session, nothing_kept
 from fedaws.training.warm_start import Start, begin_with, check_start, weights_of
-from fedaws.types import ClassFacts, RunClients, ServerState
+from fedaws.types import AskSums, ClassFacts, RunClients, ServerState
 
 
 def train(
@@ -145,13 +145,14 @@ def train(
             if ranks is None
             else _together(cfg, method, data, encoder, ranks)
         )
-        first = parts.first
+        data, first = parts.data, parts.first
+        return_freed_memory()
         if cfg.train.stop_on == "strangers":
             first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
         journal = Journal(cfg, facts, None if place is None else parts.folder(place), **promise)
         with journal.held():
             state, history = _opened(journal, first, resume, private)
-            people = register_of(cfg, method, data, encoder, first, journal.forgotten, state.round_num)
+            people = register_of(cfg, method, data, encoder, first, parts.ask, journal.forgotten, state.round_num)
             session = Session(
                 cfg,
                 method,
@@ -188,25 +189,32 @@ def _opened(
 class _Parts(NamedTuple):
     """Of a run what depends on whether one process has all of it."""
 
+    data: FederatedData
     run_clients: RunClients
     first: ServerState
     model_of: Callable[[ServerState], Model]
     folder: Callable[[Path], RunFolder]
+    ask: AskSums
 
 
 def _alone(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, own_encoder: bool) -> _Parts:
+    ask = ask_sums(encoder, data)
     return _Parts(
+        data,
         make_runner(cfg, method, data, encoder),
         initial_state(cfg, data, encoder, method, shared=not own_encoder),
         lambda state: _model(cfg, data, encoder, settled(state, cfg, method)),
         RunFolder,
+        ask,
     )
 
 
 def _together(cfg: Config, method: Method, data: FederatedData, encoder: nn.Module, ranks: Ranks) -> _Parts:
     check_ranks(cfg, method, data, encoder, ranks)
-    run = Together(ranks, cfg, method, data, encoder)
-    return _Parts(run.runner(), run.start(), run.model, run.folder)
+    own = own_examples(data, ranks)
+    run = Together(ranks, cfg, method, own, encoder)
+    first = run.start()
+    return _Parts(own, run.runner(), first, run.model, run.folder, run.ask(first))
 
 
 def _spoken_by_one(reporter: Reporter, ranks: Ranks | None) -> Reporter:

@@ -44,10 +44,12 @@ class Shape:
 
 
 _DERIVED = "NatLibFi's Annif corpora by benchmarks/make_yso.py (docs/extreme-classification.md)"
+_MADE = "github.com/staeiou/arxiv_archive by benchmarks/make_arxiv_authors.py"
 
 SETS = {
     "delicious": Shape(500, 983, 12_920, 3_185, 19.03, 18.2, 30),
     "yso-finna-en": Shape(42_722, 17_913, 505_064, 125_698, 2.37, 11.2, 100, home=_DERIVED),
+    "arxiv-authors": Shape(69_814, 248_544, 552_480, 130_733, 2.47, 30.0, 300, home=_MADE),
     "amazoncat-13k": Shape(203_882, 13_330, 1_186_239, 306_782, 5.04, 71.2, 2.2),
     "wikilshtc-325k": Shape(1_617_899, 325_056, 1_778_351, 587_084, 3.19, 42.1, 20, (0.5, 0.4)),
     "amazon-670k": Shape(135_909, 670_091, 490_449, 153_025, 5.45, 75.7, 200, (0.6, 2.6)),
