@@ -277,6 +277,12 @@ class PrivacyConfig(_Told):
     public_start: bool = False
     """The weights that a noisy run starts from (`model.start`, `start=`) have seen none of its people. Unless this is
     said such a start is refused: what it has cost them is not counted."""
+    row_share: Annotated[float, Field(gt=0, lt=1, strict=True, allow_inf_nan=False)] = 0.2
+    """`rows="private"` with noise: so much of what a round may tell (of 1/z²) is for the sums of rows, the rest for θ;
+    more of it is less noise there."""
+    row_noise: Positive | None = None
+    """`rows="private"` without noise on θ: standard deviation of Gaussian noise in each number of the sums of w and
+    wwᵀ; no ε holds."""
     secure_sums: bool = False
     """Over Flower the server learns sums over a round's nodes, and no single change of θ, loss or count of examples."""
     min_cohort: Several = 32
@@ -290,6 +296,11 @@ class PrivacyConfig(_Told):
     def noisy(self) -> bool:
         """Whether anything is promised: clipping alone has no ε."""
         return self.noise is not None or self.epsilon is not None
+
+    @property
+    def noisy_rows(self) -> bool:
+        """Whether what private rows tell has noise."""
+        return self.rows == "private" and (self.noisy or self.row_noise is not None)
 
 
 class DefenceConfig(_Told):
@@ -769,11 +780,14 @@ def _check_privacy(cfg: Config) -> None:
             f"privacy.epsilon={privacy.epsilon:g} computes the noise, and privacy.noise={privacy.noise:g} gives it; "
             "set one of them to none"
         )
+    if privacy.row_noise is not None and (privacy.rows == "clear" or privacy.noisy):
+        why = "privacy.noise or privacy.epsilon decides" if privacy.noisy else "it is for privacy.rows=private"
+        raise ValueError(f"privacy.row_noise={privacy.row_noise:g} has no effect: {why}; set it to none")
     if privacy.noisy and privacy.clip is None:
         raise ValueError("noise hides only what is bounded; set privacy.clip, as in privacy.clip=0.1")
     if not privacy.noisy:
-        for key in ("delta", "participations", "public_start"):
-            if getattr(privacy, key) not in (None, False):
+        for key in ("delta", "participations", "public_start", "row_share"):
+            if getattr(privacy, key) != PrivacyConfig.model_fields[key].default:
                 raise ValueError(f"privacy.{key} has no effect without noise; set privacy.epsilon or privacy.noise")
         return
     counted = "the accounting does not hold with"

@@ -22,7 +22,7 @@ from fedaws.core.optimizers import is_matrix
 from fedaws.core.sampling import sample_classes, sampled_change
 from fedaws.core.schedule import schedule
 from fedaws.core.start import server_optimizer
-from fedaws.core.sums import HEARD, hear, means_of, nothing_heard
+from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
 from fedaws.types import Broadcast, Memory, Params, RunClients, ServerState, Update
 
@@ -44,13 +44,14 @@ def run_round(
     `in_place` lets the new state take over the old one's W, tables and memories, too large to be copied every round.
     """
     method = method or method_of(cfg)
-    cohort = guard.pick(available) if guard else sample_clients(available, cfg.clients, rng, num_examples)
+    drawn = guard.pick if guard else None
+    cohort = drawn(available) if drawn else sample_clients(available, cfg.clients, rng, num_examples)
     classes = None
     if method.rows == "all" and cfg.clients.sampled_classes is not None:
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)
     sent = broadcast(state, cohort, method.rows == "all", classes)
     if method.own_spread:
-        means = means_of(method.own_spread, state.spread, state.W)
+        means = method.own_spread.memory.means(method.own_spread, state.spread, state.W)
         sent = replace(sent, means=means, heard=state.spread[HEARD][cohort])
     if method.weighting:
         sent = replace(sent, weights=_server_weights(state, method.weighting, cohort))
@@ -128,7 +129,8 @@ def finish_round_(
         moved = method.spread.step(W, total.classes, when, rng, memory)
         state = replace(state, spread=_same_kind(memory, moved, "spread"))
     if method.own_spread:
-        state = replace(state, spread=hear(state.spread, total.sums, total.cohort, state.round_num + 1))
+        heard = method.own_spread.memory.hear(state.spread, total.sums, total.cohort, state.round_num + 1)
+        state = replace(state, spread=heard)
     if method.weighting and len(total.cohort):
         state = replace(state, weighting=_learnt_weights(state, total, method))
     return replace(state, round_num=state.round_num + 1)
@@ -136,11 +138,13 @@ def finish_round_(
 
 def settled(state: ServerState, cfg: Config, method: Method) -> ServerState:
     """The state with every private row after the step that it is owed: the rows as their owners would use them now."""
-    if method.own_spread is None:
+    spread = method.own_spread
+    if spread is None:
         return state
-    means = means_of(method.own_spread, state.spread, state.W)
-    W = method.own_spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
-    return replace(state, W=W, spread=nothing_heard(method.own_spread, W, len(state.spread[HEARD])))
+    W = spread.step(
+        state.W, spread.memory.means(spread, state.spread, state.W), schedule(cfg.train, state.round_num - 1)
+    )
+    return replace(state, W=W, spread=spread.memory.init(spread, W, len(state.spread[HEARD])))
 
 
 def _server_weights(state: ServerState, weighting: Weighting, cohort: Tensor) -> Tensor:

@@ -40,6 +40,8 @@ def _check_settings(cfg: Config) -> None:
         )
     if cfg.privacy.clip is not None:
         raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
+    if cfg.privacy.row_noise is not None:
+        raise FedawsError("privacy.row_noise is not carried over Flower, where sums are exact; set it to none")
     if cfg.train.stop_on != "none":  # rows join as nodes do, and those of an earlier round are fewer
         raise FedawsError(
             "train.stop_on is not carried over Flower; set it to none: strangers are measured there without it"

@@ -44,16 +44,18 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Fixed:
-    """`per_round` of `people`, without replacement."""
+    """`per_round` of `people`, without replacement; `hidden`: nothing but the noisy sums depends on who took part."""
 
     people: int
     per_round: int
+    hidden: bool = True
     neighbours = "one person in the place of another"
 
     @property
     def in_words(self) -> str:
         """For people."""
-        return f"{self.per_round:,} of {self.people:,} without replacement"
+        known = "" if self.hidden else ", no amplification"
+        return f"{self.per_round:,} of {self.people:,} without replacement{known}"
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,21 @@ class AtMost:
 Cohorts = Poisson | Fixed | AtMost
 
 
-def cohorts_of(people: int, per_round: int, poisson: bool, participations: int | None = None) -> Cohorts:
+def cohorts_of(
+    people: int, per_round: int, poisson: bool, participations: int | None = None, own_rows: bool = False
+) -> Cohorts:
     """How cohorts are made, as the accounting has to see it.
 
+    Clients that train rows of their own (`own_rows`) remember who took part: with a fixed number one is in *because*
+    another is not, so what the others do later tells of this one's coin, and amplification has no proof. By coins of
+    their own the others' rows tell nothing of it (docs/privacy.md).
+
     >>> cohorts_of(100, 10, poisson=True), cohorts_of(100, 10, poisson=False), cohorts_of(100, 100, poisson=True)
-    (Poisson(probability=0.1), Fixed(people=100, per_round=10), AtMost(participations=None))
+    (Poisson(probability=0.1), Fixed(people=100, per_round=10, hidden=True), AtMost(participations=None))
     """
     if participations is not None or per_round >= people:
         return AtMost(participations)
-    return Poisson(per_round / people) if poisson else Fixed(people, per_round)
+    return Poisson(per_round / people) if poisson else Fixed(people, per_round, hidden=not own_rows)
 
 
 def joint(*multipliers: float) -> float:
@@ -95,6 +103,16 @@ def joint(*multipliers: float) -> float:
     return 1 / math.sqrt(sum(z**-2 for z in multipliers))
 
 
+def shared_out(noise: float, row_share: float) -> tuple[float, float]:
+    """The multipliers of θ's change and of each of the two sums of rows, that together cost what `noise` alone does.
+
+    >>> of_theta, of_rows = shared_out(2.0, 0.2)
+    >>> round(of_theta, 3), round(of_rows, 3), round(joint(of_theta, of_rows, of_rows), 3)
+    (2.236, 6.325, 2.0)
+    """
+    return noise / math.sqrt(1 - row_share), noise / math.sqrt(row_share / 2)
+
+
 @cache
 def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     """ε that so many rounds cost at this δ.
@@ -106,25 +124,24 @@ def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     if rounds == 0:
         return 0.0
     dp = _dp_accounting()
-    match cohorts:
+    kind = AtMost() if cohorts == Poisson(1.0) else cohorts
+    match kind:
         case AtMost(limit):
             times = rounds if limit is None else min(limit, rounds)
             return float(dp.get_epsilon_gaussian(noise / math.sqrt(times), delta))
-        case Poisson(1.0):
-            return epsilon(noise, delta, rounds, AtMost())
         case Poisson() if noise < _COARSE:
-            accountant = dp.rdp.RdpAccountant(neighboring_relation=_relation(cohorts))
-            sampled = _composed(accountant, noise, delta, rounds, cohorts)
+            accountant = dp.rdp.RdpAccountant(neighboring_relation=_relation(kind))
+            sampled = _composed(accountant, noise, delta, rounds, kind)
             return min(sampled, epsilon(noise, delta, rounds, AtMost()))
         case Poisson():
             # A coarser grid is faster, and its ε larger, never smaller: with this one by about 1e-4 of it.
-            grid = min(max(cohorts.probability / noise / 20, 2e-5), 1e-3)
-            accountant = dp.pld.PLDAccountant(_relation(cohorts), value_discretization_interval=grid)
-            return _composed(accountant, noise, delta, rounds, cohorts)
+            grid = min(max(kind.probability / noise / 20, 2e-5), 1e-3)
+            accountant = dp.pld.PLDAccountant(_relation(kind), value_discretization_interval=grid)
+            return _composed(accountant, noise, delta, rounds, kind)
+        case Fixed(hidden=False):
+            return epsilon_if_known(noise, delta, rounds, kind)
         case Fixed():
-            sampled = _composed(
-                dp.rdp.RdpAccountant(neighboring_relation=_relation(cohorts)), noise, delta, rounds, cohorts
-            )
+            sampled = _composed(dp.rdp.RdpAccountant(neighboring_relation=_relation(kind)), noise, delta, rounds, kind)
             return min(sampled, float(dp.get_epsilon_gaussian(noise / 2 / math.sqrt(rounds), delta)))
 
 

@@ -41,7 +41,7 @@ from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup, check_stop
-from fedaws.training.protection import Protection, protect
+from fedaws.training.protection import Protection, noise_on_rows, protect
 from fedaws.training.register import Register, register_of, test_of
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session, nothing_kept
@@ -272,7 +272,7 @@ def _loop(
     last_step: LastStep | None,
     private: Protection | None,
 ) -> ServerState:
-    guard = None if private is None else private.guard
+    guard = noise_on_rows(cfg, len(people.data.available)) if private is None else private.guard
     run_clients = _timed(run_clients, session)
     counts = people.data.num_examples
     session.reporter.on_start(cfg.train.rounds if session.over else state.round_num, cfg.train.rounds)
