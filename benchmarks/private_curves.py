@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/private_curves.py --out DIR [--sets TEXT] [--results docs/results]
 
 Methods with which an ε holds: nobody's row is moved by others' (`fixed-spread`, `positive-only`), or by noisy sums of
-them alone (`private`: `fedaws` with rows that stay at home). For each set, method and ε two runs on seed 0 choose the
-server's step, by training examples that are held out; the best trains on all of them, with the seeds that the set has,
-and is tested once. "No noise" clips too. A cell is a file in `--out`, written after every run: a
-killed benchmark goes on where it was. Omniglot is $FEDAWS_DATA/omniglot/omniglot28.npz. Trying costs privacy that ε
-does not count. Cohorts and noise come from the operating system, so that a run is never the same again.
+them alone (`private`: `fedaws` with rows that stay at home). For each set, method and ε two runs on seed 0
+choose the server's step, by training examples that are held out; the best trains on all of them, with the seeds that
+the set has, and is tested once. "No noise" clips too. A cell is a file in `--out`, written after every run: a killed
+benchmark goes on where it was. Omniglot is $FEDAWS_DATA/omniglot/omniglot28.npz. Trying costs privacy that ε does not
+count. Cohorts and noise come from the operating system, so that a run is never the same again.
 """
 
 import argparse
@@ -83,21 +83,11 @@ def shared_out(people: int, seeds: int = 1) -> Set:
     return Set(people, min(people // 10, 2_000), 100, ("fixed-spread",), settings, seeds, generated)
 
 
-def one_each(people: int) -> Set:
-    """As many classes as clients, 8 examples each; a tenth of them in a round."""
-    data = f"data.name=synthetic data.classes={people} data.examples_per_class=10 data.overlap=0.3"
-    settings = (*data.split(), "model.hidden=[64]", "model.embedding_dim=32", "clients.examples_per_step=all")
-    methods = ("fixed-spread", "private")
-    rows = (*settings, "clients.class_lr=0.1")
-    return Set(people, people // 10, people, methods, rows, 1, generated, "enrolled")
-
-
 _OMNIGLOT = ("model.hidden=[64]", "model.embedding_dim=64", "clients.examples_per_step=4", "clients.class_lr=0.1")
 SETS = {
     "generated, 1,000": shared_out(1_000),
     "generated, 10,000": shared_out(10_000),
     "generated, 100,000": shared_out(100_000),
-    "a class each, 10,000": one_each(10_000),
     "omniglot": Set(1623, 1623, 1623, ("positive-only", "private"), _OMNIGLOT, 1, omniglot, "enrolled"),
 }
 
@@ -163,10 +153,9 @@ def page(results: dict[str, Any]) -> str:
         "not by hand. Test precision@1 in per cent, of a single run each, or mean ± deviation where there is a ±; δ is",
         "N^−1.1; 200 rounds, clip 0.1, Adam at the server with a step of 0.01 or 0.03, chosen for every cell by",
         "held-out training examples: privacy that ε does not count. `generated`: 100 Gaussian classes shared out among",
-        "so many clients of 8 examples, MLP 32-64-32; `a class each`: a Gaussian class for every client. `omniglot`: a",
-        "client a character, MLP 196-64-64. `private` is `fedaws` with rows that stay at home, θ and the means of rows",
-        "under one ε. Where there are as many classes as clients precision is by rows that each client makes of its",
-        "own training examples under the finished θ; in brackets that by the rows of the run. See",
+        "so many clients of 8 examples, MLP 32-64-32. `omniglot`: a client a character, MLP 196-64-64; precision is by",
+        "rows that each client makes of its own training examples under the finished θ, and in brackets by the rows of",
+        "the run. `private` is `fedaws` with rows that stay at home, θ and the means of rows under one ε. See",
         "[differential privacy](../privacy.md).",
         "",
         "| set | people | a round | classes | method | ε = 1 | 2 | 4 | 8 | no noise |",

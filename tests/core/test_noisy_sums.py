@@ -102,9 +102,9 @@ def test_the_noise_of_a_running_mean_is_that_of_its_parts() -> None:
     )
     kept = memory.init(spread, rows(10, 3), 10)
     for turn in range(1, 4):  # a plain mean of three
-        told = {"first": torch.full((3,), float(turn)), "second": torch.zeros(3, 3), NOISE: torch.tensor([0.9, 0.3])}
+        told = {"first": torch.full((3,), turn / 10), "second": torch.eye(3) / 3, NOISE: torch.tensor([0.9, 0.3])}
         kept = memory.hear(kept, told, torch.arange(5), turn)
-    torch.testing.assert_close(kept["first"], torch.full((3,), 2.0, dtype=torch.float64))
+    torch.testing.assert_close(kept["first"], torch.full((3,), 0.2, dtype=torch.float64))
     torch.testing.assert_close(kept[NOISE], torch.tensor([0.3, 0.1], dtype=torch.float64), atol=1e-6, rtol=0)
 
 

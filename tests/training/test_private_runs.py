@@ -131,7 +131,7 @@ def test_private_rows_with_next_to_no_noise_train_as_without_it() -> None:
 def test_with_a_fixed_number_a_round_trained_rows_have_no_amplification() -> None:
     fixed = trained(config("clients.per_round=10")).facts.privacy
     rows = trained(config(*PRIVATE, "clients.per_round=10")).facts.privacy
-    assert fixed.epsilon < fixed.epsilon_if_known
+    assert fixed.epsilon != fixed.epsilon_if_known
     assert rows.epsilon == rows.epsilon_if_known == fixed.epsilon_if_known
 
 

@@ -4,7 +4,8 @@ A client tells all of φ(w) = (w, wwᵀ) in every round it takes part in, not a 
 one person moves the cohort's sum by no more than that. What is released of a round is the noisy sum over the expected
 size of the cohort. All below is made of these releases alone, so it costs no more privacy:
 
-- a running mean over some rounds, as long as it takes to hear everybody. By what was sent rows have moved meanwhile, in
+- a running mean over some rounds, as long as it takes to hear everybody, or as few as the news of a round are surely
+  not noise. By what was sent rows have moved meanwhile, in
   a way that is known (:func:`after_step`), so the mean is moved along before the new one is counted in: else rows would
   be pushed again and again by what they have left behind;
 - *shrinking* it towards what random rows tell, 0 and I/d, by how much of it may be noise (James and Stein 1961),
@@ -14,6 +15,8 @@ size of the cohort. All below is made of these releases alone, so it costs no mo
   with E = E‖noise‖² and three of its standard deviations, √(2/p) of it for p numbers: noise alone moves no row;
 - the nearest means that unit rows can have: ‖μ‖ ≤ 1, M − μμᵀ without negative eigenvalues, tr M = 1.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -58,14 +61,15 @@ def running_means(cfg: Config) -> SumMemory:
             return memory
         clients, per_round = len(memory[HEARD]), cfg.clients.per_round
         share = 1.0 if per_round == "all" else min(1.0, per_round / clients)
-        weight = max(1 / rounds, 1 / window(share))
         whitened = cfg.spread.whitening * schedule(cfg.train, rounds - 2)  # in the round that ends now
-        moved = after_step(_moments(memory), shrunk(memory), whitened)
-        kept = {
-            name: memory[name].lerp(now, share) + weight * (told[name].to(now) - now) for name, now in moved.items()
-        }
-        noise = (1 - weight) ** 2 * memory[NOISE] + weight**2 * told[NOISE].to(memory[NOISE])
-        return {HEARD: memory[HEARD], **kept, NOISE: noise}
+        moved, least = after_step(_moments(memory), shrunk(memory), whitened), max(1 / rounds, 1 / window(share))
+        kept, noise = Memory(), []
+        for place, (name, now) in enumerate(moved.items()):
+            news, more = told[name].to(now) - now, told[NOISE].to(memory[NOISE])[place]
+            weight = max(least, _surely_no_noise(news, surely(more, now)))
+            kept[name] = memory[name].lerp(now, share) + weight * news
+            noise.append((1 - weight) ** 2 * memory[NOISE][place] + weight**2 * more)
+        return {HEARD: memory[HEARD], **kept, NOISE: torch.stack(noise)}
 
     def means(spread: SumSpread, memory: Memory, W: Tensor) -> Params:
         return {name: mean.to(W.dtype) for name, mean in shrunk(memory).items()}
@@ -75,19 +79,25 @@ def running_means(cfg: Config) -> SumMemory:
 
 def shrunk(memory: Memory) -> Params:
     """What everybody is sent: the running means less what may be noise, such as unit rows can have."""
-    dim = len(memory["first"])
-    most = memory[NOISE] * (1 + SURELY * (2 / _numbers(dim).to(memory[NOISE])).sqrt())
-    unknown = {name: one.to(memory[name]) for name, one in unknown_moments(dim).items()}
-    found = {"first": memory["first"], "second": (memory["second"] + memory["second"].T) / 2}
-    return nearest_moments(
-        **{name: _towards(unknown[name], found[name], float(noise)) for name, noise in zip(found, most, strict=True)}
-    )
+    unknown = unknown_moments(len(memory["first"]))
+    found = []
+    for (name, mean), noise in zip(_moments(memory).items(), memory[NOISE], strict=True):
+        nothing = unknown[name].to(mean)
+        apart = mean - nothing
+        found.append(nothing + _surely_no_noise(apart, surely(noise, mean)) * apart)
+    return nearest_moments(*found)
 
 
-def _towards(unknown: Tensor, found: Tensor, noise: float) -> Tensor:
-    apart = found - unknown
-    seen = float(apart.square().sum())
-    return unknown + max(0.0, 1 - noise / seen) * apart if seen > 0 else unknown
+def surely(noise: Tensor, like: Tensor) -> float:
+    """What E‖noise‖² in such a vector or symmetric matrix hardly ever exceeds, with so much on average."""
+    numbers = _numbers(len(like))[like.ndim - 1]
+    return float(noise) * (1 + SURELY * math.sqrt(2 / float(numbers)))
+
+
+def _surely_no_noise(seen: Tensor, noise: float) -> float:
+    """(1 − E/‖x‖²)₊: how much of what is seen is not noise."""
+    length = float(seen.square().sum())
+    return max(0.0, 1 - noise / length) if length > 0 else 0.0
 
 
 def after_step(moments: Params, sent: Params, whitened: float) -> Params:
@@ -110,11 +120,11 @@ def after_step(moments: Params, sent: Params, whitened: float) -> Params:
 
 
 def _moments(memory: Memory) -> Params:
-    return {name: memory[name] for name in ("first", "second")}
+    return {"first": memory["first"], "second": (memory["second"] + memory["second"].T) / 2}
 
 
 def window(share: float) -> int:
-    """Rounds that are averaged, where a round hears such a share of all: until everybody is heard about twice.
+    """Rounds that are averaged at most, where a round hears such a share of all: until everybody is heard about twice.
 
     >>> window(1.0), window(0.05)
     (10, 40)

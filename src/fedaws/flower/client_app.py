@@ -11,7 +11,7 @@ import os  # noqa: E402 - the imports are what is timed
 from contextlib import suppress  # noqa: E402
 from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import TYPE_CHECKING  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 import torch  # noqa: E402
 from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
@@ -20,6 +20,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from fedaws.core.method import Method, SumSpread  # noqa: E402
 from fedaws.core.methods import method_of  # noqa: E402
+from fedaws.core.schedule import schedule  # noqa: E402
 from fedaws.data.federated import FederatedData, as_features  # noqa: E402
 from fedaws.data.sources.npz import read_npz  # noqa: E402
 from fedaws.errors import FedawsError  # noqa: E402
@@ -157,17 +158,27 @@ class _Hidden:
                 f"the server wants rows={rows}, and this node gives rows={self.keeper.peers.rows} alone ({peers})"
             )
         self.record, self.limits = secure.read_sum(content)
+        noise: Any = self.record["noise"]
+        self.keeper.check_noise(noise, self.limits.clip_norm)
+        if noise and (rows == "private" or asked.config.clients.weighting == "examples"):
+            raise FedawsError(
+                "noise in shares is for sums of changes of θ that weigh the same; the server wants others"
+            )
         self.home = None if method.own_spread is None else _Home(asked, method.own_spread, self.record, self.keeper)
 
     def reply(self, theta: Params, update: Update, told: tuple[int, float, float, float]) -> RecordDict:
         from fedaws.flower import secure  # noqa: PLC0415
 
         cfg, clients = self.asked.config, len(secure.heard_of(self.record))
-        layout = secure.layout_of(theta, self.limits)
+        factor = schedule(cfg.train, self.asked.round_num)
+        limits, shares = secure.noise_terms(self.record, self.limits, theta, factor)
+        layout = secure.layout_of(theta, limits, shares=shares)
         rows = secure.rows_layout(self.method, cfg.model.embedding_dim)
         about = secure.about_sum(self.content, self.record, layout, rows)
-        part = secure.Part(update.delta, *told, extra={})
-        numbers = secure.encoded(part, layout, cfg, self.limits, clients)
+        part = secure.Part(update.delta, *(told if shares is None else (told[0], 0.0, 0.0, 0.0)), extra={})
+        numbers = secure.encoded(part, layout, cfg, limits, clients)
+        if shares is not None:  # loss and times have no noise, so they are not told
+            numbers = secure.with_noise(numbers, layout, shares)
         row = update.W[0] if self.method.sends_row else None
         home = self.home
         if home is None:

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from torch import Tensor
 
-from fedaws.config import Config, PrivacyConfig
+from fedaws.config import Config
 from fedaws.data.strangers import Part
 from fedaws.errors import FedawsError
 from fedaws.files import write_bytes, write_text, writing
@@ -38,6 +38,7 @@ from fedaws.flower.federation import Federation, Member, write_federation
 from fedaws.flower.settings import load_dense, run_settings
 from fedaws.flower.strategy import FedAwS
 from fedaws.privacy.sum_keeper import Peers, make_key, write_peers
+from fedaws.training.protection import noise_in_shares
 
 _DAYS, _YEARS = 365, 10  # of the server's certificate, which is easily renewed, and of the one that all nodes hold
 CONNECTION, PORT = "federation", 8000  # Flower's name for the way to the SuperLink, and its own port
@@ -123,7 +124,7 @@ def create(
     test = None if data is None else "test.npz"
     sums = secrets.token_hex(16) if cfg.privacy.secure_sums else None
     if sums is not None:
-        registered = _equip_for_sums(place, registered, sums, cfg.privacy)
+        registered = _equip_for_sums(place, registered, sums, cfg)
     apart = {} if data is None else {part: _file_of(part) for part in data.apart}
     write_federation(place.federation, registered, example_shape, example_dtype, test, sums, apart)
     write_text(place.server / "config.toml", cfg.to_toml())
@@ -280,11 +281,13 @@ def _equip(folder: Path, member: Member) -> Member:
     return replace(member, public_key=public.decode())
 
 
-def _equip_for_sums(place: Place, members: list[Member], federation: str, privacy: PrivacyConfig) -> list[Member]:
+def _equip_for_sums(place: Place, members: list[Member], federation: str, cfg: Config) -> list[Member]:
     """Give each node a key for secure sums, the others' public halves, and its own terms; the members with theirs."""
     members = [replace(member, sums_key=make_key(place.node(member.name))) for member in members]
     keys = {member.name: member.sums_key or "" for member in members}
-    terms = privacy.model_dump(include={"min_cohort", "threshold", "double_masks", "rows"})
+    terms = cfg.privacy.model_dump(include={"min_cohort", "threshold", "double_masks", "rows", "clip"})
+    terms["noise"] = noise_in_shares(cfg, len(members))
+    terms["most_sums"] = cfg.train.rounds if cfg.privacy.epsilon is not None else 0
     for name in keys:
         write_peers(place.node(name), Peers(federation=federation, name=name, peers=keys, **terms))
     return members

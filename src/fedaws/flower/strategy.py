@@ -27,6 +27,7 @@ from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of, named_after
 from fedaws.core.newcomers import fresh_row
+from fedaws.core.schedule import schedule
 from fedaws.core.start import mean_rows, random_rows, secret_rows, start_state
 from fedaws.core.sums import HEARD, hear, means_of
 from fedaws.errors import FedawsError
@@ -37,7 +38,9 @@ from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.wire import Expected, Limits, Reply
 from fedaws.hashing import hash64
 from fedaws.privacy import secure_sums
+from fedaws.privacy.noise_shares import NoiseShares
 from fedaws.privacy.secure_sums import Layout, Round
+from fedaws.training.protection import Protection, protect
 from fedaws.training.register import closed, here
 from fedaws.types import ClassFacts, Params, ServerState, Sums, Update
 
@@ -115,7 +118,10 @@ class FedAwS(Strategy):
         self.federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         self.quorum, self.wait, self.secret_rows, self.trust_claims = quorum, wait, secret_rows, trust_claims
         self.poll, self.attempts = poll, attempts
-        self.mail = Mailbox(limits or Limits(), poll, grace=grace)
+        limits, clip = limits or Limits(), config.privacy.clip
+        if clip is not None:
+            limits = replace(limits, clip_norm=clip, max_norm=max(clip, limits.max_norm))
+        self.mail = Mailbox(limits, poll, grace=grace)
         self.state: ServerState | None = None
         self.joined: set[int] | None = None  # the classes that have been online; None before the first round
         self.last: dict[str, float] = {}  # figures of the last round
@@ -128,6 +134,7 @@ class FedAwS(Strategy):
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         self.run_id = secrets.token_hex(16)  # by which nodes know that their private rows are of this run
         self._sum: _Sum | None = None  # that is being made, if secure sums are on
+        self.private: Protection | None = None  # what a run with noise promises, and has spent
         if not 0 < quorum <= 1:
             raise FedawsError(f"quorum={quorum}; wanted a part of the cohort above 0 and at most 1")
         if not grace >= 0:
@@ -306,17 +313,32 @@ class FedAwS(Strategy):
         members: list[Member],
         means: Mapping[str, ArrayRecord],
     ) -> dict[str, ConfigRecord]:
-        """Number the round's sum; the record that tells the nodes of it."""
+        """Number the round's sum; the record that tells the nodes of it. One with noise is paid for first."""
+        noise = self._pay(state)
         number = secure.new_number(0 if self._sum is None else self._sum.about.number)
         limits, counted = self.mail.limits, state.spread.get(HEARD)
         heard = {m.name: 0 if counted is None else int(counted[m.client]) for m in members}
-        record = secure.sum_record(self.federation.sums or "", number, heard, self.run_id, self.config.privacy, limits)
-        layout = secure.layout_of(state.theta, limits)
+        record = secure.sum_record(
+            self.federation.sums or "", number, heard, self.run_id, self.config.privacy, limits, noise
+        )
+        factor = schedule(self.config.train, state.round_num)
+        limits, shares = secure.noise_terms(record, limits, state.theta, factor)
+        layout = secure.layout_of(state.theta, limits, shares=shares)
         rows = secure.rows_layout(self.method, state.W.shape[1])
         content = RecordDict({"arrays": arrays, "config": shared, **means})
         about = secure.about_sum(content, record, layout, rows)
-        self._sum = _Sum(grid, about, layout, rows, shown=not about.double)
+        self._sum = _Sum(grid, about, layout, rows, limits, shares, shown=not about.double)
         return {"sum": record}
+
+    def _pay(self, state: ServerState) -> float:
+        """Count one more release, if sums have noise; its multiplier."""
+        if not self.config.privacy.noisy:
+            return 0.0
+        if self.private is None:
+            people = len(self.federation.members)
+            self.private = protect(self.config, self.method, people, state.theta, (), None, _LOG.warning, shares=True)
+        assert self.private is not None
+        return self.private.pay(state.round_num)
 
     @property
     def _least(self) -> int:
@@ -326,7 +348,7 @@ class FedAwS(Strategy):
     def _summed(self, state: ServerState, replies: Iterable[Message]) -> list[Update] | None:
         """One update of all that answered, from the sum of theirs; None, and nothing learnt, if they are too few."""
         assert self._sum is not None
-        about, layout, rows, limits = self._sum.about, self._sum.layout, self._sum.rows, self.mail.limits
+        about, layout, rows = self._sum.about, self._sum.layout, self._sum.rows
         with_row, number = self.method.sends_row, state.round_num + 1
         good = self.mail.good(
             replies,
@@ -346,7 +368,8 @@ class FedAwS(Strategy):
         opened = self._opened(good, list(vectors)) if secure_sums.needs_opening(about, vectors) else {}
         try:
             total = secure_sums.unmask(vectors, about, opened)
-            mean = secure.decoded(total, layout, state.theta, len(about.cohort), len(good), limits)
+            terms = self._sum.limits, self._sum.shares
+            mean = secure.decoded(total, layout, state.theta, len(about.cohort), len(good), *terms)
         except (FedawsError, wire.Rejected) as error:
             _LOG.warning("round %d: %s; nothing can be learnt from it", number, error)
             return None
@@ -656,6 +679,8 @@ class _Sum(NamedTuple):
     about: Round
     layout: Layout
     rows: Layout  # of the second vector, of private rows
+    limits: Limits  # of this round
+    shares: NoiseShares | None  # of the noise
     shown: bool  # whether nodes may have opened it
 
 

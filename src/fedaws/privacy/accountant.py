@@ -5,7 +5,8 @@ person moves the sum, and how often, depends on how cohorts are made, and each k
 
 - `Poisson`: everybody by a coin of its own; a person more or less moves the sum by S (privacy loss distributions);
 - `Fixed`: n of N without replacement; one person in another's place moves it by 2S (Rényi, z/2). It is *not* Poisson;
-- `AtMost`: no secret about who takes part, but nobody does more than k times: exactly a Gaussian of z/√k.
+- `AtMost`: no secret about who takes part, but nobody does more than k times: exactly a Gaussian of z/√k; of noise in
+  whole numbers (`discrete`, :mod:`fedaws.privacy.noise_shares`) it is k/2z²-concentrated, ε(α) = αk/2z² of Rényi.
 """
 
 import logging
@@ -63,13 +64,15 @@ class AtMost:
     """No client takes part in more than so many rounds; None: in all of them. Who does may be known to anybody."""
 
     participations: int | None = None
+    discrete: bool = False  # noise in whole numbers
     neighbours = "one person's part left out"
 
     @property
     def in_words(self) -> str:
         """For people."""
         often = "every round" if self.participations is None else f"at most {self.participations:,} rounds"
-        return f"each client in {often}, no amplification"
+        shares = ", noise in shares of the nodes" if self.discrete else ""
+        return f"each client in {often}, no amplification{shares}"
 
 
 Cohorts = Poisson | Fixed | AtMost
@@ -84,8 +87,10 @@ def cohorts_of(
     another is not, so what the others do later tells of this one's coin, and amplification has no proof. By coins of
     their own the others' rows tell nothing of it (docs/privacy.md).
 
-    >>> cohorts_of(100, 10, poisson=True), cohorts_of(100, 10, poisson=False), cohorts_of(100, 100, poisson=True)
-    (Poisson(probability=0.1), Fixed(people=100, per_round=10, hidden=True), AtMost(participations=None))
+    >>> cohorts_of(100, 10, poisson=True), cohorts_of(100, 10, poisson=False)
+    (Poisson(probability=0.1), Fixed(people=100, per_round=10, hidden=True))
+    >>> cohorts_of(100, 100, poisson=True) == AtMost()
+    True
     """
     if participations is not None or per_round >= people:
         return AtMost(participations)
@@ -126,9 +131,10 @@ def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     dp = _dp_accounting()
     kind = AtMost() if cohorts == Poisson(1.0) else cohorts
     match kind:
-        case AtMost(limit):
+        case AtMost(limit, discrete):
             times = rounds if limit is None else min(limit, rounds)
-            return float(dp.get_epsilon_gaussian(noise / math.sqrt(times), delta))
+            of = _of_concentrated if discrete else dp.get_epsilon_gaussian
+            return float(of(noise / math.sqrt(times), delta))
         case Poisson() if noise < _COARSE:
             accountant = dp.rdp.RdpAccountant(neighboring_relation=_relation(kind))
             sampled = _composed(accountant, noise, delta, rounds, kind)
@@ -188,7 +194,7 @@ def noise_for(target: float, delta: float, rounds: int, cohorts: Cohorts) -> flo
     _check_delta(delta)
     if not target >= LEAST_EPSILON or not math.isfinite(target):
         raise FedawsError(f"epsilon={target:g}; wanted a number of at least {LEAST_EPSILON:g}, such as 2")
-    if isinstance(cohorts, AtMost):
+    if isinstance(cohorts, AtMost) and not cohorts.discrete:
         times = rounds if cohorts.participations is None else min(cohorts.participations, rounds)
         return max(LEAST_NOISE, math.sqrt(times) * float(_dp_accounting().get_sigma_gaussian(target, delta)))
     if epsilon(LEAST_NOISE, delta, rounds, cohorts) <= target:
@@ -208,11 +214,21 @@ def noise_for(target: float, delta: float, rounds: int, cohorts: Cohorts) -> flo
     return math.exp(found)
 
 
-def _guess(target: float, delta: float, rounds: int, cohorts: Poisson | Fixed) -> float:
+def _of_concentrated(noise: float, delta: float) -> float:
+    """ε of a release that is 1/2z²-concentrated: the best of Rényi's orders."""
+    rdp = _dp_accounting().rdp
+    orders = [1 + 10 ** (power / 50) for power in range(-100, 201)]  # 1.01 to 10,001
+    found, _ = rdp.compute_epsilon(orders, [order / (2 * noise**2) for order in orders], delta)
+    return float(found)
+
+
+def _guess(target: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     """Noise that is about right: many rounds of a sampled Gaussian are about one of 1/z = q √(T (e^{1/z²} − 1)) (Bu et
     al. 2020), which a square root and a logarithm turn round.
     """
     mu = 1 / float(_dp_accounting().get_sigma_gaussian(target, delta))
+    if isinstance(cohorts, AtMost):
+        return noise_for(target, delta, rounds, AtMost(cohorts.participations))
     noise = 1 / math.sqrt(math.log1p(mu**2 / (rounds * _share(cohorts) ** 2)))
     return noise if isinstance(cohorts, Poisson) else 2 * noise
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedaws.config import Config
@@ -16,6 +17,7 @@ from fedaws.core.schedule import schedule
 from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
 from fedaws.privacy.accountant import (
+    AtMost,
     Cohorts,
     check_participations,
     cohorts_of,
@@ -28,6 +30,7 @@ from fedaws.privacy.accountant import (
 )
 from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, noised_sums, poisson_cohort
 from fedaws.record.folder import PrivacyFacts
+from fedaws.record.journal import Journal, Metrics
 from fedaws.record.ledger import Ledger, Terms
 from fedaws.training.checks import Warn
 from fedaws.types import Params, ServerState
@@ -93,6 +96,13 @@ class Protection:
         seen = noised(total, state.theta, clip, of_theta, self.expected, self.uniform, self.tables)
         return rows_noised(state, seen, of_rows, self.expected, self.uniform) if at_home else seen
 
+    def pay(self, round_num: int) -> float:
+        """Count a release to which others add the noise, and of which nothing is there yet; the noise's multiplier."""
+        if self.spent_all:
+            raise self.over(round_num)
+        self.ledger.spend(torch.empty(0, dtype=torch.int64))
+        return self.noise
+
     @property
     def spent_all(self) -> bool:
         """Whether one more release would exceed the target ε, if there is one; a limit for each client keeps it too."""
@@ -138,15 +148,22 @@ class Protection:
 
 
 def protect(
-    cfg: Config, method: Method, people: int, theta: Params, tables: Collection[str], folder: Path | None, warn: Warn
+    cfg: Config,
+    method: Method,
+    people: int,
+    theta: Params,
+    tables: Collection[str],
+    folder: Path | None,
+    warn: Warn,
+    shares: bool = False,
 ) -> Protection | None:
-    """The protection that `[privacy]` asks for; None if it asks for none."""
+    """The protection that `[privacy]` asks for; None if it asks for none. `shares`: the nodes add the noise."""
     privacy = cfg.privacy
     if not privacy.noisy or privacy.clip is None:
         return None
-    _check_promise(cfg, method, people)
-    poisson, delta = cfg.clients.sampling == "poisson", privacy.delta or default_delta(people)
-    cohorts = cohorts_of(people, _expected(cfg, people), poisson, privacy.participations, method.trains_own_row)
+    check_promise(cfg, method, people)
+    delta = privacy.delta or default_delta(people)
+    cohorts = _cohorts(cfg, people, method, shares)
     noise = privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
     epsilon(noise, delta, 1, cohorts)  # a missing extra shows before the hours, not after
     parameters = sum(p.numel() for p in theta.values())
@@ -161,12 +178,41 @@ def protect(
     return Protection(cfg, privacy.clip, noise, delta, people, cohorts, tables, method.rows, ledger, warn)
 
 
+def noise_in_shares(cfg: Config, people: int) -> float:
+    """The multiplier of the noise that nodes add in shares; 0: none."""
+    privacy = cfg.privacy
+    if not privacy.noisy:
+        return 0.0
+    delta, cohorts = privacy.delta or default_delta(people), AtMost(discrete=True)
+    return privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
+
+
+def _cohorts(cfg: Config, people: int, method: Method, shares: bool) -> Cohorts:
+    if shares:  # who is online is nobody's secret
+        return AtMost(discrete=True)
+    poisson, limit = cfg.clients.sampling == "poisson", cfg.privacy.participations
+    return cohorts_of(people, _expected(cfg, people), poisson, limit, method.trains_own_row)
+
+
 def rows_noised(state: ServerState, total: Aggregate, noise: float, expected: int, uniform: Uniform) -> Aggregate:
     """The cohort's work with noise in what its private rows tell, and how much noise that is."""
     like = {name: tensor for name, tensor in state.spread.items() if name not in (HEARD, NOISE)}
     sums = noised_sums(total.sums, like, noise, expected, uniform)
     dim, people = state.W.shape[1], len(state.spread[HEARD])
     return total._replace(sums={**sums, NOISE: noise_energies(dim, noise / expected, expected, expected / people)})
+
+
+def opened(
+    journal: Journal, first: ServerState, resume: bool, private: Protection | None
+) -> tuple[ServerState, list[Metrics]]:
+    """Where to start from. What was spent is read, or that nothing was is written, before there is a run to resume."""
+    if private is None:
+        return journal.open(first, resume)
+    begun = journal.going_on(resume)
+    private.ledger.open(begun)
+    state, history = journal.open(first, resume)
+    private.ledger.check(state.round_num)
+    return state, history
 
 
 def noise_on_rows(cfg: Config, people: int, uniform: Uniform = from_the_system) -> Guard | None:
@@ -181,7 +227,7 @@ def _expected(cfg: Config, people: int) -> int:
     return people if cfg.clients.per_round == "all" else min(cfg.clients.per_round, people)
 
 
-def _check_promise(cfg: Config, method: Method, people: int) -> None:
+def check_promise(cfg: Config, method: Method, people: int) -> None:
     """Refuse methods with which no ε holds."""
     name = f"method={method.name}"
     if method.spread:
