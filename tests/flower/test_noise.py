@@ -23,7 +23,7 @@ from helpers import refusal
 
 NOISY = [
     *("privacy.secure_sums=true", "privacy.min_cohort=3", "method=fixed", "train.rounds=2"),
-    *("privacy.clip=0.5", "privacy.noise=2.0"),
+    *("privacy.clip=0.5", "privacy.noise=2.0", "server.lr=1.0", "server.momentum=0.0"),
 ]
 
 
