@@ -9,7 +9,7 @@ from fedaws.audit.federation import short
 from fedaws.audit.row_theft import match, of_moments
 from fedaws.audit.sum_theft import Told, _mover, explain, lie, sum_theft, watch_sums
 from fedaws.core.methods import method_of
-from fedaws.core.sums import make_sum_spread
+from fedaws.core.private_rows import make_sum_spread
 from fedaws.data import load_data
 from helpers import refusal
 
@@ -52,6 +52,15 @@ def test_what_is_watched_is_what_clients_were_told_and_told(private: Config, who
     torch.testing.assert_close(told.own[-1], W[0])
     honest = torch.equal(told.steps[1]["first"], told.means[1]["first"])
     assert honest == (who != "lying server")
+
+
+def test_with_noise_on_the_sums_the_running_means_are_watched(private: Config) -> None:
+    cfg = short(private.override(["privacy.row_noise=0.5"]), 3, 0)
+    spread = method_of(cfg).own_spread
+    assert spread is not None
+    told, W = watch_sums(cfg, load_data(cfg), "active", spread)
+    assert float((told.means[-1]["second"] - W.T @ W / 4).norm()) > 0.05
+    torch.testing.assert_close(told.own[-1], W[0])
 
 
 def test_rows_that_only_take_known_steps_are_found_better_than_from_the_last_means_alone() -> None:

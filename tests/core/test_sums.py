@@ -18,7 +18,8 @@ from fedaws.core.losses import positive_hinge
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
 from fedaws.core.owners import settled
-from fedaws.core.sums import HEARD, changes_told, hear, make_sum_spread, means_of, nothing_heard, tell_moments
+from fedaws.core.private_rows import make_sum_spread
+from fedaws.core.sums import HEARD, changes_told, hear, means_of, nothing_heard, tell_moments
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.types import Broadcast, Memory, ServerState, Update

@@ -13,6 +13,8 @@ from fedaws.core.aggregate import Aggregate, aggregate
 from fedaws.core.algorithm import broadcast, run_round, sample_clients
 from fedaws.core.guard import Guard
 from fedaws.core.methods import method_of
+from fedaws.core.start import start_state
+from fedaws.core.sums import HEARD
 from fedaws.data import FederatedData, from_arrays
 from fedaws.models import build_encoder
 from fedaws.privacy.clipping import clip_factors, clipped
@@ -100,6 +102,34 @@ def test_without_clipping_one_client_moves_it_by_far_more() -> None:
     cfg, data = config("serial", "privacy.clip=1000"), federation()
     whole, without = (clipped_sum(cfg, data, cohort) for cohort in ([*range(PEOPLE)], [*range(PEOPLE - 1)]))
     assert float((whole - without).norm()) > 2 * CLIP
+
+
+ROWS = ("method=fedaws", "privacy.rows=private", "spread.regularizer=moments", "privacy.noise=1")
+
+
+def joint_sum(cfg: Config, data: FederatedData, cohort: list[int]) -> Tensor:
+    """The one vector of a round of private rows, in units in which it has noise z: (√a Δθ/S, √b w, √b wwᵀ)."""
+    encoder, method = build_encoder(cfg.model, data.x.shape[1:], seed=0), method_of(cfg)
+    theta = {k: v.detach().clone() for k, v in encoder.named_parameters()}
+    state = start_state(cfg, method, theta, F.normalize(torch.randn(PEOPLE, 4, generator=rng(1)), dim=1))
+    assert method.own_spread is not None
+    means = method.own_spread.memory.means(method.own_spread, state.spread, state.W)
+    told = replace(broadcast(state, torch.tensor(cohort)), means=means, heard=state.spread[HEARD][cohort])
+    total = aggregate(state, make_runner(cfg, method, data, encoder)(told))
+    share = cfg.privacy.row_share
+    parts = [change.flatten() * len(cohort) * math.sqrt(1 - share) / CLIP for change in total.delta.values()]
+    return torch.cat([*parts, *(part.flatten() * math.sqrt(share / 2) for part in total.sums.values())])
+
+
+@pytest.mark.parametrize("runner", ["serial", "pooled", "stacked"])
+def test_with_private_rows_one_client_moves_the_one_vector_of_a_round_by_at_most_one(runner: str) -> None:
+    cfg, data = config(runner, *ROWS), federation()
+    everybody = list(range(PEOPLE))
+    whole = joint_sum(cfg, data, everybody)
+    moves = [float((whole - joint_sum(cfg, data, [i for i in everybody if i != left])).norm()) for left in everybody]
+    assert max(moves) <= 1 + 1e-4
+    assert max(moves) > 0.99
+    assert min(moves) > 0.99 * math.sqrt(0.2)  # the rows' part is always there in full
 
 
 @pytest.mark.parametrize("runner", ["serial", "pooled", "stacked"])
@@ -237,7 +267,7 @@ def test_a_round_without_anybody_is_noise_alone() -> None:
         released.append(noised(total, state.theta, CLIP, 2.0, 3.0, from_the_system, []))
         return released[-1]
 
-    guard = Guard(lambda available: available[:0], release)
+    guard = Guard(release, lambda available: available[:0])
     run_clients = make_runner(cfg, method_of(cfg), data, encoder)
     after = run_round(state, data.available, run_clients, cfg, rng(), guard=guard)
     assert after.loss == 0

@@ -12,6 +12,8 @@ from torch import nn
 
 import fedaws
 from fedaws import Config, FederatedData, Reporter, Run, from_arrays
+from fedaws.core.methods import method_of
+from fedaws.core.sums import tell_moments
 from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
@@ -21,6 +23,7 @@ from fedaws.training.session import Interrupted
 from helpers import refusal
 
 PEOPLE = 40
+PRIVATE = ("method=fedaws", "privacy.rows=private", "spread.regularizer=moments")
 PLAIN = ["model.embedding_dim=4", "train.rounds=2", "privacy.clip=0.1", "privacy.noise=1"]
 
 
@@ -38,9 +41,10 @@ def spoilt(client: int, value: float) -> FederatedData:
 
 
 def config(*settings: str) -> Config:
-    usual = ["method=fixed-spread", "model.embedding_dim=4", "model.hidden=[]", "options.steps=5", "train.rounds=6"]
+    usual = ["method=fixed-spread", "model.embedding_dim=4", "model.hidden=[]", "train.rounds=6"]
     often = ["train.evaluate_every=2", "train.checkpoint_every=2", "privacy.clip=0.1", "privacy.noise=0.5"]
-    return Config().override([*usual, *often, *settings])
+    steps = [] if "method=fedaws" in settings else ["options.steps=5"]
+    return Config().override([*usual, *often, *steps, *settings])
 
 
 quiet = Reporter(on_warning=lambda _: None)
@@ -97,6 +101,47 @@ def test_the_record_says_what_is_covered_and_what_is_not(tmp_path: Path) -> None
     own = trained(Config().override([*PLAIN, "method=positive-only"]), tmp_path / "own")
     assert (own.facts.privacy.covers, own.facts.privacy.rows) == ("theta", "none")
     assert fedaws.load(tmp_path / "own").facts.privacy == own.facts.privacy
+
+
+def test_of_private_rows_the_means_are_covered_too_and_the_ledger_prices_one_release_a_round(tmp_path: Path) -> None:
+    run = trained(config(*PRIVATE, "privacy.delta=0.01"), tmp_path)
+    facts = run.facts.privacy
+    assert (facts.covers, facts.rows) == ("theta and means of rows", "joint")
+    assert (facts.releases, releases(tmp_path)) == (6, 6)
+    assert facts.epsilon == pytest.approx(epsilon(0.5, 0.01, 6, AtMost()))
+    assert not run.W.equal(trained(config(*PRIVATE, "privacy.delta=0.01")).W)  # other noise, other rows
+
+
+def test_private_rows_with_noise_resume_with_their_means_and_spend_nothing_twice(tmp_path: Path) -> None:
+    cfg = config(*PRIVATE, "clients.per_round=10", "clients.sampling=poisson")
+    stop = Reporter(should_stop=iter([False, False, True]).__next__, on_warning=lambda _: None)
+    with pytest.raises(Interrupted):
+        trained(cfg, tmp_path, reporter=stop)
+    tensors, _ = read_state(RunFolder(tmp_path).checkpoints()[-1])
+    assert float(tensors["spread/noise"].min()) > 0
+    assert not tensors["spread/heard"].any()
+    assert trained(cfg, tmp_path, resume=True).facts.privacy.releases == releases(tmp_path) == 6
+
+
+def test_private_rows_with_next_to_no_noise_train_as_without_it() -> None:
+    still = config(*PRIVATE, "train.rounds=1", "privacy.clip=none", "privacy.noise=none")
+    nearly = trained(config(*PRIVATE, "train.rounds=1", "privacy.clip=100", "privacy.noise=1e-8"))
+    torch.testing.assert_close(nearly.W, trained(still).W, atol=1e-5, rtol=0)
+
+
+def test_with_a_fixed_number_a_round_trained_rows_have_no_amplification() -> None:
+    fixed = trained(config("clients.per_round=10")).facts.privacy
+    rows = trained(config(*PRIVATE, "clients.per_round=10")).facts.privacy
+    assert fixed.epsilon != fixed.epsilon_if_known
+    assert rows.epsilon == rows.epsilon_if_known == fixed.epsilon_if_known
+
+
+def test_noise_on_rows_alone_promises_nothing() -> None:
+    settings = ["privacy.clip=none", "privacy.noise=none", "privacy.row_noise=0.1"]
+    first, second = (trained(config(*PRIVATE, *settings)) for _ in range(2))
+    assert first.facts.privacy is None
+    assert "dp_epsilon" not in first.metrics[-1]
+    assert not first.W.equal(second.W)
 
 
 def test_a_run_without_noise_promises_nothing() -> None:
@@ -345,6 +390,9 @@ def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> No
         (["privacy.epsilon=2"], "set one of them to none"),
         (["privacy.clip=none"], "set privacy.clip"),
         (["privacy.noise=none", "privacy.delta=1e-5"], "privacy.delta has no effect without noise"),
+        (["privacy.noise=none", "privacy.row_share=0.5"], "privacy.row_share has no effect without noise"),
+        (["privacy.row_noise=0.5"], "privacy.noise or privacy.epsilon decides"),
+        (["privacy.noise=none", "privacy.row_noise=0.5"], "it is for privacy.rows=private"),
         (["privacy.noise=none", "privacy.participations=3"], "privacy.participations has no effect without noise"),
         (["privacy.noise=none", "privacy.public_start=true"], "privacy.public_start has no effect without noise"),
         (["privacy.delta=1"], "privacy.delta"),
@@ -370,9 +418,12 @@ def test_methods_of_which_no_epsilon_holds_are_refused(method: str, reason: str,
     assert not (tmp_path / "run").exists()
 
 
-def test_private_rows_told_without_noise_are_refused(tmp_path: Path) -> None:
-    private = Config().override([*PLAIN, "privacy.rows=private", "spread.regularizer=moments"])
-    assert "moves a client's row by the others' rows" in refusal(lambda: trained(private, tmp_path / "run"))
+def test_rows_that_are_told_in_a_way_of_ones_own_are_refused(tmp_path: Path) -> None:
+    private = config(*PRIVATE)
+    method = method_of(private)
+    assert method.own_spread is not None
+    own = replace(method, own_spread=replace(method.own_spread, tell=tell_moments))
+    assert "nobody knows how far" in refusal(lambda: trained(private, tmp_path / "run", method=own))
     assert not (tmp_path / "run").exists()
 
 

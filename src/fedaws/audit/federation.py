@@ -16,7 +16,7 @@ from fedaws.evaluate import Model
 from fedaws.hashing import hash64
 from fedaws.models import build_encoder, evaluating, table_names, trainable
 from fedaws.runners import make_runner
-from fedaws.training.protection import Protection, protect
+from fedaws.training.protection import Protection, noise_on_rows, protect
 from fedaws.training.train import initial_state
 from fedaws.types import Broadcast, ClassFacts, RunClients, ServerState, Update
 
@@ -48,7 +48,7 @@ def rounds_of(
     with evaluating(encoder):
         asked = _with_node(make_runner(cfg, method, data, encoder), node, tamper)
         state = initial_state(cfg, data, encoder, method)
-        guard = None if private is None else private.guard
+        guard = noise_on_rows(cfg, len(data.available)) if private is None else private.guard
         yield state, encoder
         for round_num in range(cfg.train.rounds):
             rng = torch.Generator().manual_seed(hash64(cfg.seed, "round", round_num))

@@ -7,7 +7,8 @@ was moved between them, but for what training added; so rows W_s of each round a
 .. math:: \min \sum_s \|\mu(W_s) - \mu_s\|^2 + \|M(W_s) - M_s\|^2 + \rho\, \|W_{s+1} - \mathrm{step}_s(W_s)\|^2 .
 
 A passive node trains honestly; an active one tells of rows of its choice, which moves everybody's; and a server that
-lies together with a node tells means of its choice, such as nodes do not refuse.
+lies together with a node tells means of its choice, such as nodes do not refuse. Where the sums have noise, the running
+means are known as the server has them, before anything is taken off for noise.
 """
 
 from collections.abc import Callable
@@ -25,12 +26,13 @@ from fedaws.config import Config
 from fedaws.core.method import SumSpread
 from fedaws.core.methods import method_of
 from fedaws.core.moments import whitening
+from fedaws.core.noisy_sums import NOISE
 from fedaws.core.schedule import schedule
 from fedaws.core.sums import changes_told, means_of
 from fedaws.data.federated import FederatedData
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
-from fedaws.types import Broadcast, Params, Update
+from fedaws.types import Broadcast, Params, ServerState, Update
 
 Who = Literal["passive", "active", "lying server"]
 
@@ -134,9 +136,16 @@ def watch_sums(cfg: Config, data: FederatedData, who: Who, spread: SumSpread) ->
         return replace(sent, means=means)
 
     states = [state for state, _ in rounds_of(cfg, data, 0, answer, send)]
-    means = [means_of(spread, state.spread, state.W) for state in states]
+    means = [_known(state, spread) for state in states]
     shares = [cfg.spread.whitening * schedule(cfg.train, number - 1) for number in range(rounds)]
     return Told(torch.stack([state.W[0] for state in states]), means, steps, shares), states[-1].W
+
+
+def _known(state: ServerState, spread: SumSpread) -> Params:
+    if NOISE not in state.spread:
+        return means_of(spread, state.spread, state.W)
+    first, second = (state.spread[name].to(state.W) for name in ("first", "second"))
+    return {"first": first, "second": (second + second.T) / 2}
 
 
 def lie(direction: Tensor, length: float = 0.3) -> Params:

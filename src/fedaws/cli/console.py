@@ -164,7 +164,7 @@ def _figures(metrics: dict[str, Any], loss: float) -> str:
     if "kept_round" in metrics:
         figures += f"  kept: round {metrics['kept_round']}"
     if "dp_epsilon" in metrics:
-        figures += f"  ε {metrics['dp_epsilon']:.2f}"
+        figures += f"  ε {metrics['dp_epsilon']:.2f}{' (rows: none)' if 'dp_rows_in_clear' in metrics else ''}"
     return figures
 
 

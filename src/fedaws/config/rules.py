@@ -126,11 +126,14 @@ def check_noise(
             f"privacy.epsilon={privacy.epsilon:g} computes the noise, and privacy.noise={privacy.noise:g} gives it; "
             "set one of them to none"
         )
+    if privacy.row_noise is not None and (privacy.rows == "clear" or privacy.noisy):
+        why = "privacy.noise or privacy.epsilon decides" if privacy.noisy else "it is for privacy.rows=private"
+        raise FedawsError(f"privacy.row_noise={privacy.row_noise:g} has no effect: {why}; set it to none")
     if privacy.noisy and privacy.clip is None:
         raise FedawsError("noise hides only what is bounded; set privacy.clip, as in privacy.clip=0.1")
     if not privacy.noisy:
-        for key in ("delta", "participations", "public_start"):
-            if getattr(privacy, key) not in (None, False):
+        for key in ("delta", "participations", "public_start", "row_share"):
+            if getattr(privacy, key) != type(privacy).model_fields[key].default:
                 raise FedawsError(f"privacy.{key} has no effect without noise; set privacy.epsilon or privacy.noise")
         return
     means = "it sends means without noise"

@@ -277,6 +277,12 @@ class PrivacyConfig(Table):
     public_start: bool = False
     """The weights that a noisy run starts from (`model.start`, `start=`) have seen none of its people. Unless this is
     said such a start is refused: what it has cost them is not counted."""
+    row_share: Annotated[float, Field(gt=0, lt=1, strict=True, allow_inf_nan=False)] = 0.2
+    """`rows="private"` with noise: so much of what a round may tell (of 1/z²) is for the sums of rows, the rest for θ;
+    more of it is less noise there."""
+    row_noise: Positive | None = None
+    """`rows="private"` without noise on θ: standard deviation of Gaussian noise in each number of the sums of w and
+    wwᵀ; no ε holds."""
     secure_sums: bool = False
     """Over Flower the server learns sums over a round's nodes, and no single change of θ, loss or count of examples."""
     min_cohort: Several = 32
@@ -290,6 +296,11 @@ class PrivacyConfig(Table):
     def noisy(self) -> bool:
         """Whether anything is promised: clipping alone has no ε."""
         return self.noise is not None or self.epsilon is not None
+
+    @property
+    def noisy_rows(self) -> bool:
+        """Whether what private rows tell has noise."""
+        return self.rows == "private" and (self.noisy or self.row_noise is not None)
 
 
 class DefenceConfig(Table):

@@ -40,7 +40,8 @@ def run_round(
     `guard` makes the round private; `in_place` as in :func:`finish_round`.
     """
     method = method or method_of(cfg)
-    cohort = guard.pick(available) if guard else sample_clients(available, cfg.clients, rng, num_examples)
+    drawn = guard.pick if guard else None
+    cohort = drawn(available) if drawn else sample_clients(available, cfg.clients, rng, num_examples)
     classes = None
     if method.rows == "all" and cfg.clients.sampled_classes is not None:
         classes = sample_classes(state.classes(cohort), cfg.clients.sampled_classes, len(state.W), rng)

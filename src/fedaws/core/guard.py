@@ -10,9 +10,9 @@ from fedaws.types import ServerState
 
 
 class Guard(NamedTuple):
-    """`pick(available)` draws the cohort, by chances that nobody can compute; `release(state, total)` is what the
-    server goes on with in place of the cohort's summed work.
+    """`release(state, total)` is what the server goes on with in place of the cohort's summed work; `pick(available)`
+    draws the cohort, by chances that nobody can compute; None: as `[clients]` says.
     """
 
-    pick: Callable[[Tensor], Tensor]
     release: Callable[[ServerState, Aggregate], Aggregate]
+    pick: Callable[[Tensor], Tensor] | None = None

@@ -60,13 +60,25 @@ class SumSpread:
 
     `tell(rows)` gives, added up over these rows [m, d], what each tells of itself; `step(rows, means, factor)` moves
     each row by itself, by the mean of what all told; `factor` is the schedule's. `unknown(d)` is what a row is taken to
-    tell that was not heard yet. `unsound(means)` says why no rows can have such means, or None.
+    tell that was not heard yet. `memory` is how the server makes means of what is told. `unsound(means)` says why no
+    rows can have such means, or None.
     """
 
     tell: Callable[[Tensor], Params]
     step: Callable[[Tensor, Params, float], Tensor]
     unknown: Callable[[int], Params]
+    memory: "SumMemory"
     unsound: Callable[[Params], str | None] = lambda means: None
+
+
+class SumMemory(NamedTuple):
+    """What the server keeps of what private rows told: `init(spread, W, clients)` before the first round,
+    `hear(memory, told, cohort, rounds)` after so many, and `means(spread, memory, W)`, what everybody is sent.
+    """
+
+    init: Callable[[SumSpread, Tensor, int], Memory]
+    hear: Callable[[Memory, Params, Tensor, int], Memory]
+    means: Callable[[SumSpread, Memory, Tensor], Params]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedaws.config import Config
 from fedaws.core.aggregate import Aggregate
 from fedaws.core.method import Method, When
 from fedaws.core.schedule import schedule
-from fedaws.core.sums import HEARD, hear, means_of, nothing_heard
+from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
 from fedaws.types import Broadcast, Memory, ServerState
 
@@ -20,7 +20,7 @@ from fedaws.types import Broadcast, Memory, ServerState
 def send_beside(sent: Broadcast, state: ServerState, method: Method) -> Broadcast:
     """The broadcast with what only some methods send: the means that private rows need, the server's weights."""
     if method.own_spread:
-        means = means_of(method.own_spread, state.spread, state.W)
+        means = method.own_spread.memory.means(method.own_spread, state.spread, state.W)
         sent = replace(sent, means=means, heard=state.spread[HEARD][sent.cohort])
     if method.weighting:
         memory = state.weighting or method.weighting.init(state.W)
@@ -37,7 +37,8 @@ def spread_rows(
 ) -> ServerState:
     """Line 14 on the rows that the server has; of private ones it adds up what they tell."""
     if method.own_spread:
-        return replace(state, spread=hear(state.spread, total.sums, total.cohort, state.round_num + 1))
+        heard = method.own_spread.memory.hear(state.spread, total.sums, total.cohort, state.round_num + 1)
+        return replace(state, spread=heard)
     if method.spread is None or not bool(total.rows.square().sum().isfinite()):  # diverged: the caller sees it
         return state
     memory = state.spread or method.spread.init(state.W)
@@ -57,11 +58,12 @@ def learn_weights(state: ServerState, total: Aggregate, method: Method) -> Serve
 
 def settled(state: ServerState, cfg: Config, method: Method) -> ServerState:
     """The state with every private row after the step that it is owed: the rows as their owners would use them now."""
-    if method.own_spread is None:
+    spread = method.own_spread
+    if spread is None:
         return state
-    means = means_of(method.own_spread, state.spread, state.W)
-    W = method.own_spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
-    return replace(state, W=W, spread=nothing_heard(method.own_spread, W, len(state.spread[HEARD])))
+    means = spread.memory.means(spread, state.spread, state.W)
+    W = spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
+    return replace(state, W=W, spread=spread.memory.init(spread, W, len(state.spread[HEARD])))
 
 
 def _same_kind(before: Memory, after: Memory, owner: str) -> Memory:

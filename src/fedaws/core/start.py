@@ -13,7 +13,6 @@ from fedaws.core.embedding_tables import init_tables
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
 from fedaws.core.rows import here
-from fedaws.core.sums import nothing_heard
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.types import Memory, Params, ServerState, Sums
@@ -120,7 +119,7 @@ def start_state(
 
 def _spread_memory(method: Method, W: Tensor, clients: int) -> Memory:
     if method.own_spread:
-        return nothing_heard(method.own_spread, W, clients)
+        return method.own_spread.memory.init(method.own_spread, W, clients)
     return method.spread.init(W) if method.spread else {}
 
 

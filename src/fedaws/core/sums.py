@@ -10,30 +10,15 @@ With everybody in every round these are the numbers of the same spreading with r
 that was away takes one step by the newest means when its client is back.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from fedaws.config import Config
-from fedaws.core.method import SumSpread
+from fedaws.core.method import SumMemory, SumSpread
 from fedaws.core.moments import apart_
-from fedaws.errors import FedawsError
 from fedaws.types import Memory, Params
 
 HEARD = "heard"
 """In the server's memory, beside the sums: how many rounds were done when each client was last counted; 0: never."""
-
-
-def make_sum_spread(cfg: Config) -> SumSpread:
-    """The configured way of keeping rows apart that only needs sums."""
-    if cfg.spread.regularizer == "moments":
-        step = partial(step_by_moments, whitening=cfg.spread.whitening)
-        return SumSpread(tell_moments, step, unknown_moments, unsound_moments)
-    raise FedawsError(
-        f"privacy.rows=private cannot spread by spread.regularizer={cfg.spread.regularizer}, which needs pairs of "
-        "rows; set spread.regularizer=moments"
-    )
 
 
 def tell_moments(rows: Tensor) -> Params:
@@ -104,3 +89,7 @@ def changes_told(spread: SumSpread, rows: Tensor, before: Tensor, heard: Tensor)
     """By how much what these clients tell has changed: all of it for those who were not heard before; added up."""
     told = spread.tell(before[heard > 0])
     return {name: total - told[name] for name, total in spread.tell(rows).items()}
+
+
+EXACT = SumMemory(nothing_heard, hear, means_of)
+"""Without noise: the exact sum over everybody heard so far, from changes."""

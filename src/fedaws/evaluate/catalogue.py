@@ -78,7 +78,7 @@ _MEASURES = (
             better="lower", low=0.0, short="Theorem 1 gap"),
     Measure("theorem1_bound", "Theorem 1: gap to the contrastive loss", "The bound; dotted: the gap itself.",
             better="lower", low=0.0, short="≤ bound", bounds="theorem1_gap"),
-    Measure("dp_epsilon", "ε spent", "User-level differential privacy of θ, of all rounds so far.",
+    Measure("dp_epsilon", "ε spent", "User-level differential privacy of what is released, of all rounds so far.",
             better="lower", low=0.0, short="ε spent"),
 )  # fmt: skip
 

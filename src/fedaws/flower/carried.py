@@ -5,6 +5,7 @@ from fedaws.core.method import Method
 from fedaws.errors import FedawsError
 from fedaws.flower import secure
 from fedaws.flower.federation import Federation
+from fedaws.training.protection import check_promise
 
 
 def check_carried(cfg: Config, method: Method, federation: Federation) -> None:
@@ -25,6 +26,30 @@ def check_carried(cfg: Config, method: Method, federation: Federation) -> None:
                 f"{cfg.privacy.min_cohort}, and a node gives no part to a sum of fewer; lower it with care"
             )
     _check_settings(cfg)
+    _check_noise(cfg, method, len(federation.members))
+
+
+def _check_noise(cfg: Config, method: Method, people: int) -> None:
+    """Refuse what noise in shares cannot do."""
+    privacy = cfg.privacy
+    if privacy.clip is not None and not privacy.noisy:
+        raise FedawsError(
+            "privacy.clip without noise is for simulations; over Flower set clip-norm, or privacy.epsilon"
+        )
+    if not privacy.noisy:
+        return
+    wants = {
+        "secure sums, into which nodes add it; set privacy.secure_sums=true": privacy.secure_sums,
+        "rows that are not told of; set method=fixed-spread": method.own_spread is None,
+        "no limit on participations, which is for simulations; set privacy.participations=none": (
+            privacy.participations is None
+        ),
+        "weights that have seen nobody; begin at random": cfg.model.start is None or privacy.public_start,
+    }
+    for what, so in wants.items():
+        if not so:
+            raise FedawsError(f"noise over Flower needs {what}")
+    check_promise(cfg, method, people)
 
 
 def _check_settings(cfg: Config) -> None:
@@ -38,8 +63,8 @@ def _check_settings(cfg: Config) -> None:
             "clients.join and clients.leave are for simulations; over Flower nodes join by a table at the end of "
             "federation.toml, and leave by removed = true in theirs"
         )
-    if cfg.privacy.clip is not None:
-        raise FedawsError("privacy.clip and noise are not carried over Flower yet; set privacy.clip to none")
+    if cfg.privacy.row_noise is not None:
+        raise FedawsError("privacy.row_noise is not carried over Flower, where sums are exact; set it to none")
     if cfg.train.stop_on != "none":  # rows join as nodes do, and those of an earlier round are fewer
         raise FedawsError(
             "train.stop_on is not carried over Flower; set it to none: strangers are measured there without it"

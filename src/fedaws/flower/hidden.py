@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
 from fedaws.core.method import Method, SumSpread
+from fedaws.core.schedule import schedule
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
 from fedaws.privacy.row_keeper import RowKeeper, untold
@@ -27,6 +29,12 @@ class Hidden:
                 f"the server wants rows={rows}, and this node gives rows={self.keeper.peers.rows} alone ({peers})"
             )
         self.record, self.limits = secure.read_sum(content)
+        noise: Any = self.record["noise"]
+        self.keeper.check_noise(noise, self.limits.clip_norm)
+        if noise and (rows == "private" or asked.config.clients.weighting == "examples"):
+            raise FedawsError(
+                "noise in shares is for sums of changes of θ that weigh the same; the server wants others"
+            )
         self.heard, run = secure.heard_of(self.record), str(self.record["run"])
         spread = method.own_spread
         self.home = None if spread is None else _Home(asked, spread, self.heard, run, self.keeper)
@@ -34,10 +42,15 @@ class Hidden:
     def reply(self, theta: Params, update: Update, told: tuple[int, float, float, float]) -> RecordDict:
         """The answer; `told` are the number of examples, the loss, and the seconds of starting and computing."""
         cfg, clients, home = self.asked.config, len(self.heard), self.home
-        layout = secure.layout_of(theta, self.limits)
+        factor = schedule(cfg.train, self.asked.round_num)
+        limits, shares = secure.noise_terms(self.record, self.limits, theta, factor)
+        layout = secure.layout_of(theta, limits, shares=shares)
         rows = secure.rows_layout(self.method, cfg.model.embedding_dim)
         about = secure.about_sum(self.content, self.record, layout, rows)
-        numbers = secure.encoded(secure.Part(update.delta, *told, extra={}), layout, cfg, self.limits, clients)
+        part = secure.Part(update.delta, *(told if shares is None else (told[0], 0.0, 0.0, 0.0)), extra={})
+        numbers = secure.encoded(part, layout, cfg, limits, clients)
+        if shares is not None:  # loss and times have no noise, so they are not told
+            numbers = secure.with_noise(numbers, layout, shares)
         if home is None:
             masked = self.keeper.mask(numbers, about)
         else:

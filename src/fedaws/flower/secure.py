@@ -26,6 +26,8 @@ from fedaws.errors import FedawsError
 from fedaws.flower import wire
 from fedaws.flower.wire import Expected, Limits, Rejected
 from fedaws.privacy import secure_sums
+from fedaws.privacy.mechanism import Uniform, from_the_system
+from fedaws.privacy.noise_shares import TAIL, NoiseShares, discrete_gaussian, noise_shares
 from fedaws.privacy.secure_sums import Entry, Layout, Masked, Numbers, Round, decode, encode, joint_digest
 from fedaws.privacy.sum_keeper import threshold_of
 from fedaws.types import Params
@@ -36,7 +38,7 @@ _THETA: Final = "theta/"
 _WEIGHT, _LOSS, _STARTUP, _COMPUTE = "weight", "loss", "startup-seconds", "compute-seconds"
 _BOUNDS: Final = {_WEIGHT: 1.0, _LOSS: 100.0, _STARTUP: 3600.0, _COMPUTE: 3600.0}
 _SUM: Final = frozenset(
-    {"federation", "number", "cohort", "heard", "run", "threshold", "double", "clip-norm", "max-examples"}
+    {"federation", "number", "cohort", "heard", "run", "threshold", "double", "clip-norm", "max-examples", "noise"}
 )
 _MOST_NODES: Final = 10_000
 
@@ -82,9 +84,12 @@ def check_private(cfg: Config, classes: list[int]) -> None:
 # --- what is added up -----------------------------------------------------------------------------------------------
 
 
-def layout_of(theta: Params, limits: Limits, extra: Iterable[Entry] = ()) -> Layout:
-    """The vector: θ's change, the weight, what is measured, and whatever else a method adds up."""
-    changes = [Entry(_THETA + name, tuple(t.shape), limits.clip_norm) for name, t in theta.items()]
+def layout_of(theta: Params, limits: Limits, extra: Iterable[Entry] = (), shares: NoiseShares | None = None) -> Layout:
+    """The vector: θ's change, the weight, what is measured, and whatever else a method adds up; with noise in shares
+    there is room for it.
+    """
+    bound = limits.clip_norm if shares is None else shares.bound
+    changes = [Entry(_THETA + name, tuple(t.shape), bound) for name, t in theta.items()]
     return [*changes, *(Entry(name, (), bound) for name, bound in _BOUNDS.items()), *extra]
 
 
@@ -98,6 +103,31 @@ class Part:
     startup: float
     compute: float
     extra: Mapping[str, Tensor]
+
+
+def noise_terms(
+    record: ConfigRecord, limits: Limits, theta: Params, factor: float
+) -> tuple[Limits, NoiseShares | None]:
+    """How far a change of θ may go in this round, and what noise each node adds to its own; None: none.
+
+    With noise the clip goes with the schedule's `factor`, as the step does, and as in a simulation.
+    """
+    noise: Any = record["noise"]
+    if not noise:
+        return limits, None
+    clip, clients = limits.clip_norm * factor, len(_list(record["cohort"]))
+    threshold: Any = record["threshold"]
+    shares = noise_shares(noise, clip, clients, threshold, sum(t.numel() for t in theta.values()))
+    return Limits(clip, limits.max_norm, limits.max_examples), shares
+
+
+def with_noise(numbers: Numbers, layout: Layout, shares: NoiseShares, uniform: Uniform = from_the_system) -> Numbers:
+    """The vector with this node's share of the noise in θ's change."""
+    count = sum(entry.size for entry in layout if entry.name.startswith(_THETA))  # these come first
+    noise = discrete_gaussian(count, shares.deviation, uniform)
+    noisy = numbers.copy()
+    noisy[:count] += (noise & 0xFFFFFFFF).astype(np.uint32)
+    return noisy
 
 
 def encoded(part: Part, layout: Layout, cfg: Config, limits: Limits, clients: int) -> Numbers:
@@ -125,7 +155,15 @@ class Mean:
     extra: dict[str, Tensor]
 
 
-def decoded(total: Numbers, layout: Layout, theta: Params, clients: int, answered: int, limits: Limits) -> Mean:
+def decoded(
+    total: Numbers,
+    layout: Layout,
+    theta: Params,
+    clients: int,
+    answered: int,
+    limits: Limits,
+    shares: NoiseShares | None = None,
+) -> Mean:
     """Weighted means from the sum; refused if no honest clients can have it: some node was told or did otherwise."""
     sums = decode(total, layout, clients)
     weight = float(sums.pop(_WEIGHT))
@@ -135,10 +173,11 @@ def decoded(total: Numbers, layout: Layout, theta: Params, clients: int, answere
     means = {name: torch.from_numpy(np.asarray(value / weight)) for name, value in sums.items()}
     delta = {name: means.pop(_THETA + name).to(t.dtype) for name, t in theta.items()}
     norm = math.sqrt(sum(float(d.double().square().sum()) for d in delta.values()))
-    rounding = (
-        math.sqrt(sum(t.numel() for t in theta.values())) * secure_sums.step(limits.clip_norm, clients) * answered
-    )
-    if norm > limits.clip_norm * slack + rounding / weight:
+    unit, numbers = secure_sums.step(layout[0].bound, clients), sum(t.numel() for t in theta.values())
+    room = math.sqrt(numbers) * unit * answered  # for rounding
+    if shares is not None:  # about √p long; some deviations of that more
+        room += shares.deviation * unit * math.sqrt(answered) * (math.sqrt(numbers) + TAIL)
+    if norm > limits.clip_norm * slack + room / weight:
         raise Rejected("norm", f"the mean change of {answered} nodes has norm {norm:.3g}; the sum is spoilt")
     loss, startup, compute = (float(means.pop(name)) for name in (_LOSS, _STARTUP, _COMPUTE))
     return Mean(weight, delta, norm, loss, startup, compute, {name: t.float() for name, t in means.items()})
@@ -153,11 +192,18 @@ def new_number(last: int) -> int:
 
 
 def sum_record(
-    federation: str, number: int, heard: Mapping[str, int], run: str, privacy: PrivacyConfig, limits: Limits
+    federation: str,
+    number: int,
+    heard: Mapping[str, int],
+    run: str,
+    privacy: PrivacyConfig,
+    limits: Limits,
+    noise: float = 0.0,
 ) -> ConfigRecord:
     """The record that all nodes of the cohort are sent alike.
 
-    `heard` says by their names after how many rounds each node's private row was last counted; 0: never.
+    `noise` is that of the sum, times `clip-norm`, which the nodes add in shares. `heard` says by their names after how
+    many rounds each node's private row was last counted; 0: never.
     """
     cohort = sorted(heard)
     return ConfigRecord(
@@ -171,6 +217,7 @@ def sum_record(
             "double": privacy.double_masks,
             "clip-norm": limits.clip_norm,
             "max-examples": limits.max_examples,
+            "noise": noise,
         }
     )
 
@@ -182,7 +229,7 @@ def read_sum(content: RecordDict) -> tuple[ConfigRecord, Limits]:
         raise FedawsError(f"the server's sum has {sorted(record or ())!s:.80}; is it of another version?")
     kinds = {"federation": str, "number": int, "cohort": list, "heard": list, "run": str}
     kinds |= {"threshold": int, "double": bool}
-    kinds |= {"clip-norm": float, "max-examples": int}
+    kinds |= {"clip-norm": float, "max-examples": int, "noise": float}
     wrong = [key for key, kind in kinds.items() if type(record[key]) is not kind]
     if wrong or not all(type(name) is str for name in _list(record["cohort"])):
         raise FedawsError(f"the server's sum has a {(wrong or ['cohort'])[0]} of the wrong type")
@@ -191,6 +238,9 @@ def read_sum(content: RecordDict) -> tuple[ConfigRecord, Limits]:
         raise FedawsError("the server's sum does not say of each node when it was last counted")
     clip: Any = record["clip-norm"]
     most: Any = record["max-examples"]
+    noise: Any = record["noise"]
+    if not 0 <= noise < math.inf:
+        raise FedawsError(f"the server's sum has noise={noise:g}; wanted a number of 0 or more")
     return record, Limits(clip, clip, most)
 
 
@@ -207,7 +257,7 @@ def about_sum(content: RecordDict, record: ConfigRecord, *layouts: Layout) -> Ro
     numbers = [piece for arrays in sent for piece in _told(arrays)]
     point = joint_digest([*numbers, str(config[wire.ROUND]).encode()])
     training = {key: config[key] for key in config if key != wire.ROUND}
-    bounds = {key: record[key] for key in ("clip-norm", "max-examples")}
+    bounds = {key: record[key] for key in ("clip-norm", "max-examples", "noise") if record[key]}
     settings = joint_digest([*_items(training), *_items(bounds)])
     told = joint_digest([*numbers, *_items(config), *_items(record), repr([list(part) for part in layouts]).encode()])
     cohort = tuple(_list(values["cohort"]))

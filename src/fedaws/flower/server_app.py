@@ -38,6 +38,7 @@ from fedaws.record.journal import Journal
 from fedaws.report.page import try_report
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup
+from fedaws.training.protection import opened, protect
 from fedaws.training.register import here
 from fedaws.training.run import dtype_name
 from fedaws.training.session import Reporter, Session
@@ -88,10 +89,13 @@ def main(grid: Grid, context: Context) -> None:
         role=strategy.method.role,
         start=None if weights is None else digest(weights),
     )
-    journal = Journal(cfg, facts, folder)
+    people, where = len(federation.members), None if folder is None else folder.path
+    parts = strategy.method, people, trainable(encoder), (), where
+    strategy.private = private = protect(cfg, *parts, _LOG.warning, shares=True)
+    journal = Journal(cfg, facts, folder, **({} if private is None else {"privacy": private.facts}))
     start = _start(cfg, federation, encoder, folder, settings.secret_rows)  # all that may be refused, before the folder
     with journal.held(), evaluating(encoder), _logged(folder):
-        strategy.state, history = journal.open(start, resume=True)
+        strategy.state, history = opened(journal, start, True, private)
         _restore(strategy, folder)
         session = Session(
             cfg,
@@ -104,6 +108,7 @@ def main(grid: Grid, context: Context) -> None:
             test_of=lambda state: None if strategy.method.own_spread else _known_test(test, state),
             checkpoint_every=1,  # a round is dear here
             history=history,
+            spent=dict if private is None else private.spent,
             strangers=apart,
         )
         strategy.start(

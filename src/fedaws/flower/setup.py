@@ -21,7 +21,7 @@ import numpy as np
 import tomli_w
 from torch import Tensor
 
-from fedaws.config import Config, PrivacyConfig
+from fedaws.config import Config
 from fedaws.data.strangers import Part
 from fedaws.errors import FedawsError
 from fedaws.files import write_bytes, write_text, writing
@@ -30,6 +30,7 @@ from fedaws.flower.keys import certify, host_name, make_node_key
 from fedaws.flower.settings import load_dense, run_settings
 from fedaws.flower.strategy import FedAwS
 from fedaws.privacy.sum_keeper import Peers, make_key, write_peers
+from fedaws.training.protection import noise_in_shares
 from fedaws.training.run import dtype_name
 
 CONNECTION, PORT = "federation", 8000  # Flower's name for the way to the SuperLink, and its own port
@@ -109,7 +110,7 @@ def create(
         example_shape, example_dtype = data.example_shape, dtype_name(data.x)
     sums = secrets.token_hex(16) if cfg.privacy.secure_sums else None
     if sums is not None:
-        members = _equip_for_sums(place, members, sums, cfg.privacy)
+        members = _equip_for_sums(place, members, sums, cfg)
     write_federation(place.federation, members, example_shape or (), example_dtype, test, sums, apart)
     write_text(place.server / "config.toml", cfg.to_toml())
     _write_app(place, settings)
@@ -163,11 +164,13 @@ def _save(path: Path, **arrays: Tensor) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def _equip_for_sums(place: Place, members: list[Member], federation: str, privacy: PrivacyConfig) -> list[Member]:
+def _equip_for_sums(place: Place, members: list[Member], federation: str, cfg: Config) -> list[Member]:
     """Give each node a key for secure sums, the others' public halves, and its own terms; the members with theirs."""
     members = [replace(member, sums_key=make_key(place.node(member.name))) for member in members]
     keys = {member.name: member.sums_key or "" for member in members}
-    terms = privacy.model_dump(include={"min_cohort", "threshold", "double_masks", "rows"})
+    terms = cfg.privacy.model_dump(include={"min_cohort", "threshold", "double_masks", "rows", "clip"})
+    terms["noise"] = noise_in_shares(cfg, len(members))
+    terms["most_sums"] = cfg.train.rounds if cfg.privacy.epsilon is not None else 0
     for name in keys:
         write_peers(place.node(name), Peers(federation=federation, name=name, peers=keys, **terms))
     return members

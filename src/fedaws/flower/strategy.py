@@ -20,6 +20,7 @@ from fedaws.core.defences import guarded
 from fedaws.core.last_step import make_last_step, take_last_step
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of, named_after
+from fedaws.core.schedule import schedule
 from fedaws.core.start import mean_rows, random_rows, secret_rows, start_state
 from fedaws.core.sums import means_of
 from fedaws.errors import FedawsError
@@ -33,6 +34,7 @@ from fedaws.flower.questions import ENROLL, SUMS, Questions
 from fedaws.flower.updates import SecureSum, updates_of
 from fedaws.flower.wire import Limits
 from fedaws.hashing import hash64
+from fedaws.training.protection import Protection, protect
 from fedaws.training.register import closed, here, spread_among
 from fedaws.types import ClassFacts, Params, ServerState
 
@@ -109,7 +111,10 @@ class FedAwS(Strategy):
         federation = class_of if isinstance(class_of, Federation) else from_classes(class_of)
         check_carried(config, self.method, federation)
         self.quorum, self.secret_rows, self.trust_claims, self.attempts = quorum, secret_rows, trust_claims, attempts
-        self.mail = Mailbox(limits or Limits(), poll, grace=grace)
+        limits, clip = limits or Limits(), config.privacy.clip
+        if clip is not None:
+            limits = replace(limits, clip_norm=clip, max_norm=max(clip, limits.max_norm))
+        self.mail = Mailbox(limits, poll, grace=grace)
         self.members = Members(federation, config, self.mail, quorum, wait, trust_claims)
         self.questions = Questions(config, self.mail, self.members, attempts)
         self.state: ServerState | None = None
@@ -123,6 +128,7 @@ class FedAwS(Strategy):
         self._draws = 0  # cohorts of this round before the one that is being asked
         self._arrays: ArrayRecord | None = None  # that hold the state's θ
         self._sum: SecureSum | None = None  # that is being made, if secure sums are on
+        self.private: Protection | None = None  # what a run with noise promises, and has spent
         self._last_step = make_last_step(config, self.method)
 
     def summary(self) -> None:
@@ -253,7 +259,9 @@ class FedAwS(Strategy):
         if cfg.privacy.secure_sums:
             after = 0 if self._sum is None else self._sum.about.number
             names = self.federation.sums or "", self.run_id
-            self._sum = SecureSum(grid, self.mail, self.method, state, members, shared, cfg.privacy, *names, after)
+            terms = self._pay(state), schedule(cfg.train, state.round_num)
+            parts = self.mail, self.method, state, members, shared
+            self._sum = SecureSum(grid, *parts, cfg.privacy, *names, after, *terms)
             shared["sum"] = self._sum.record
             needed = max(needed, self._sum.about.threshold)
         self.mail.open_round()
@@ -262,6 +270,16 @@ class FedAwS(Strategy):
             self.mail.order(m, node_of[m.client], MessageType.TRAIN, wire.order(shared, m.client, m.class_id, row))
             for m, row in zip(members, rows, strict=True)
         ]
+
+    def _pay(self, state: ServerState) -> float:
+        """Count one more release, if sums have noise, before anybody is asked; its multiplier."""
+        if not self.config.privacy.noisy:
+            return 0.0
+        if self.private is None:
+            people = len(self.federation.members)
+            self.private = protect(self.config, self.method, people, state.theta, (), None, _LOG.warning, shares=True)
+        assert self.private is not None
+        return self.private.pay(state.round_num)
 
     def _welcome(
         self, state: ServerState, grid: Grid, arrays: ArrayRecord, online: Mapping[int, Member]

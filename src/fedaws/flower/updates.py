@@ -75,7 +75,11 @@ Opened = dict[str, dict[str, bytes]]
 
 
 class SecureSum:
-    """The sum over one round's cohort: `record` asks for it, `update_of` learns it from the replies."""
+    """The sum over one round's cohort: `record` asks for it, `update_of` learns it from the replies.
+
+    `noise` is the multiplier of what the nodes add in shares, 0 for none; `factor` is the schedule's, by which the clip
+    falls.
+    """
 
     def __init__(
         self,
@@ -89,20 +93,23 @@ class SecureSum:
         federation: str,
         run_id: str,
         after: int,
+        noise: float,
+        factor: float,
     ) -> None:
         self._grid, self._mail, self._method, self._state = grid, mail, method, state
         self._names = {m.client: m.name for m in members}
         counted, number = state.spread.get(HEARD), secure.new_number(after)
         heard = {m.name: 0 if counted is None else int(counted[m.client]) for m in members}
-        self.record = secure.sum_record(federation, number, heard, run_id, privacy, mail.limits)
-        self._layout = secure.layout_of(state.theta, mail.limits)
+        self.record = secure.sum_record(federation, number, heard, run_id, privacy, mail.limits, noise)
+        self._limits, self._shares = secure.noise_terms(self.record, mail.limits, state.theta, factor)
+        self._layout = secure.layout_of(state.theta, self._limits, shares=self._shares)
         self._rows = secure.rows_layout(method, state.W.shape[1])  # of the second vector, of private rows
         self.about = secure.about_sum(RecordDict({**shared}), self.record, self._layout, self._rows)
         self.shown = not self.about.double  # whether nodes may have opened it
 
     def update_of(self, replies: Iterable[Message], needed: int) -> tuple[list[Update], dict[str, float]]:
         """One update of all that answered, and the round's figures; none, and nothing learnt, if they are too few."""
-        state, about, method, limits = self._state, self.about, self._method, self._mail.limits
+        state, about, method = self._state, self.about, self._method
         good = self._mail.good(
             replies,
             lambda content, member: secure.read_masked(
@@ -121,7 +128,8 @@ class SecureSum:
         opened = self._opened(found) if secure_sums.needs_opening(about, vectors) else {}
         try:
             total = secure_sums.unmask(vectors, about, opened)
-            mean = secure.decoded(total, self._layout, state.theta, len(about.cohort), len(good), limits)
+            terms = self._limits, self._shares
+            mean = secure.decoded(total, self._layout, state.theta, len(about.cohort), len(good), *terms)
         except (FedawsError, wire.Rejected) as error:
             _LOG.warning("round %d: %s; nothing can be learnt from it", round_num, error)
             return [], figures

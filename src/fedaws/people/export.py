@@ -141,10 +141,11 @@ def _promise(privacy: PrivacyFacts | None) -> str:
         return _NO_PRIVACY
     known = privacy.epsilon_if_known
     against = "" if known is None else f" ({known:.3g} for whoever knows who took part in which round)"
+    rows = " ε of the class embeddings that it was trained with: none." if privacy.rows == "none" else ""
     return (
         f"The encoder was trained with user-level differential privacy: ε = {privacy.epsilon:.3g}{against} at δ = "
         f"{privacy.delta:.2g}, {privacy.neighbours}, {privacy.people:,} people, {privacy.releases:,} releases with "
-        f"noise {privacy.noise:.3g} × the clip, {privacy.cohorts}. It covers the encoder alone."
+        f"noise {privacy.noise:.3g} × the clip, {privacy.cohorts}. It covers the encoder alone.{rows}"
     )
 
 

@@ -5,7 +5,8 @@ person moves the sum, and how often, depends on how cohorts are made, and each k
 
 - `Poisson`: everybody by a coin of its own; a person more or less moves the sum by S (privacy loss distributions);
 - `Fixed`: n of N without replacement; one person in another's place moves it by 2S (Rényi, z/2). It is *not* Poisson;
-- `AtMost`: no secret about who takes part, but nobody does more than k times: exactly a Gaussian of z/√k.
+- `AtMost`: no secret about who takes part, but nobody does more than k times: exactly a Gaussian of z/√k; of noise in
+  whole numbers (`discrete`, :mod:`fedaws.privacy.noise_shares`) it is k/2z²-concentrated, ε(α) = αk/2z² of Rényi.
 """
 
 import logging
@@ -44,16 +45,18 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Fixed:
-    """`per_round` of `people`, without replacement."""
+    """`per_round` of `people`, without replacement; `hidden`: nothing but the noisy sums depends on who took part."""
 
     people: int
     per_round: int
+    hidden: bool = True
     neighbours = "one person in the place of another"
 
     @property
     def in_words(self) -> str:
         """For people."""
-        return f"{self.per_round:,} of {self.people:,} without replacement"
+        known = "" if self.hidden else ", no amplification"
+        return f"{self.per_round:,} of {self.people:,} without replacement{known}"
 
 
 @dataclass(frozen=True)
@@ -61,27 +64,37 @@ class AtMost:
     """No client takes part in more than so many rounds; None: in all of them. Who does may be known to anybody."""
 
     participations: int | None = None
+    discrete: bool = False  # noise in whole numbers
     neighbours = "one person's part left out"
 
     @property
     def in_words(self) -> str:
         """For people."""
         often = "every round" if self.participations is None else f"at most {self.participations:,} rounds"
-        return f"each client in {often}, no amplification"
+        shares = ", noise in shares of the nodes" if self.discrete else ""
+        return f"each client in {often}, no amplification{shares}"
 
 
 Cohorts = Poisson | Fixed | AtMost
 
 
-def cohorts_of(people: int, per_round: int, poisson: bool, participations: int | None = None) -> Cohorts:
+def cohorts_of(
+    people: int, per_round: int, poisson: bool, participations: int | None = None, own_rows: bool = False
+) -> Cohorts:
     """How cohorts are made, as the accounting has to see it.
 
-    >>> cohorts_of(100, 10, poisson=True), cohorts_of(100, 10, poisson=False), cohorts_of(100, 100, poisson=True)
-    (Poisson(probability=0.1), Fixed(people=100, per_round=10), AtMost(participations=None))
+    Clients that train rows of their own (`own_rows`) remember who took part: with a fixed number one is in *because*
+    another is not, so what the others do later tells of this one's coin, and amplification has no proof. By coins of
+    their own the others' rows tell nothing of it (docs/privacy.md).
+
+    >>> cohorts_of(100, 10, poisson=True), cohorts_of(100, 10, poisson=False)
+    (Poisson(probability=0.1), Fixed(people=100, per_round=10, hidden=True))
+    >>> cohorts_of(100, 100, poisson=True) == AtMost()
+    True
     """
     if participations is not None or per_round >= people:
         return AtMost(participations)
-    return Poisson(per_round / people) if poisson else Fixed(people, per_round)
+    return Poisson(per_round / people) if poisson else Fixed(people, per_round, hidden=not own_rows)
 
 
 def joint(*multipliers: float) -> float:
@@ -95,6 +108,16 @@ def joint(*multipliers: float) -> float:
     return 1 / math.sqrt(sum(z**-2 for z in multipliers))
 
 
+def shared_out(noise: float, row_share: float) -> tuple[float, float]:
+    """The multipliers of θ's change and of each of the two sums of rows, that together cost what `noise` alone does.
+
+    >>> of_theta, of_rows = shared_out(2.0, 0.2)
+    >>> round(of_theta, 3), round(of_rows, 3), round(joint(of_theta, of_rows, of_rows), 3)
+    (2.236, 6.325, 2.0)
+    """
+    return noise / math.sqrt(1 - row_share), noise / math.sqrt(row_share / 2)
+
+
 @cache
 def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     """ε that so many rounds cost at this δ.
@@ -106,25 +129,25 @@ def epsilon(noise: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     if rounds == 0:
         return 0.0
     dp = _dp_accounting()
-    match cohorts:
-        case AtMost(limit):
+    kind = AtMost() if cohorts == Poisson(1.0) else cohorts
+    match kind:
+        case AtMost(limit, discrete):
             times = rounds if limit is None else min(limit, rounds)
-            return float(dp.get_epsilon_gaussian(noise / math.sqrt(times), delta))
-        case Poisson(1.0):
-            return epsilon(noise, delta, rounds, AtMost())
+            of = _of_concentrated if discrete else dp.get_epsilon_gaussian
+            return float(of(noise / math.sqrt(times), delta))
         case Poisson() if noise < _COARSE:
-            accountant = dp.rdp.RdpAccountant(neighboring_relation=_relation(cohorts))
-            sampled = _composed(accountant, noise, delta, rounds, cohorts)
+            accountant = dp.rdp.RdpAccountant(neighboring_relation=_relation(kind))
+            sampled = _composed(accountant, noise, delta, rounds, kind)
             return min(sampled, epsilon(noise, delta, rounds, AtMost()))
         case Poisson():
             # A coarser grid is faster, and its ε larger, never smaller: with this one by about 1e-4 of it.
-            grid = min(max(cohorts.probability / noise / 20, 2e-5), 1e-3)
-            accountant = dp.pld.PLDAccountant(_relation(cohorts), value_discretization_interval=grid)
-            return _composed(accountant, noise, delta, rounds, cohorts)
+            grid = min(max(kind.probability / noise / 20, 2e-5), 1e-3)
+            accountant = dp.pld.PLDAccountant(_relation(kind), value_discretization_interval=grid)
+            return _composed(accountant, noise, delta, rounds, kind)
+        case Fixed(hidden=False):
+            return epsilon_if_known(noise, delta, rounds, kind)
         case Fixed():
-            sampled = _composed(
-                dp.rdp.RdpAccountant(neighboring_relation=_relation(cohorts)), noise, delta, rounds, cohorts
-            )
+            sampled = _composed(dp.rdp.RdpAccountant(neighboring_relation=_relation(kind)), noise, delta, rounds, kind)
             return min(sampled, float(dp.get_epsilon_gaussian(noise / 2 / math.sqrt(rounds), delta)))
 
 
@@ -171,7 +194,7 @@ def noise_for(target: float, delta: float, rounds: int, cohorts: Cohorts) -> flo
     _check_delta(delta)
     if not target >= LEAST_EPSILON or not math.isfinite(target):
         raise FedawsError(f"epsilon={target:g}; wanted a number of at least {LEAST_EPSILON:g}, such as 2")
-    if isinstance(cohorts, AtMost):
+    if isinstance(cohorts, AtMost) and not cohorts.discrete:
         times = rounds if cohorts.participations is None else min(cohorts.participations, rounds)
         return max(LEAST_NOISE, math.sqrt(times) * float(_dp_accounting().get_sigma_gaussian(target, delta)))
     if epsilon(LEAST_NOISE, delta, rounds, cohorts) <= target:
@@ -191,11 +214,21 @@ def noise_for(target: float, delta: float, rounds: int, cohorts: Cohorts) -> flo
     return math.exp(found)
 
 
-def _guess(target: float, delta: float, rounds: int, cohorts: Poisson | Fixed) -> float:
+def _of_concentrated(noise: float, delta: float) -> float:
+    """ε of a release that is 1/2z²-concentrated: the best of Rényi's orders."""
+    rdp = _dp_accounting().rdp
+    orders = [1 + 10 ** (power / 50) for power in range(-100, 201)]  # 1.01 to 10,001
+    found, _ = rdp.compute_epsilon(orders, [order / (2 * noise**2) for order in orders], delta)
+    return float(found)
+
+
+def _guess(target: float, delta: float, rounds: int, cohorts: Cohorts) -> float:
     """Noise that is about right: many rounds of a sampled Gaussian are about one of 1/z = q √(T (e^{1/z²} − 1)) (Bu et
     al. 2020), which a square root and a logarithm turn round.
     """
     mu = 1 / float(_dp_accounting().get_sigma_gaussian(target, delta))
+    if isinstance(cohorts, AtMost):
+        return noise_for(target, delta, rounds, AtMost(cohorts.participations))
     noise = 1 / math.sqrt(math.log1p(mu**2 / (rounds * _share(cohorts) ** 2)))
     return noise if isinstance(cohorts, Poisson) else 2 * noise
 

@@ -4,6 +4,9 @@ r"""A round that is private: clip each client's change, add noise to the sum, di
 
 n is the expected cohort, not who came: the number that came tells of people too. S goes with the schedule's factor of
 the step sizes, as the changes do, so that the noise comes to rest with them; z, and so ε, is the same in all rounds.
+
+Sums of private rows are released with it: w and wwᵀ have length 1, so the one vector (√a Δ/S, √b w, √b wwᵀ) with
+a + 2b = 1 has length at most 1, and N(0, z²) in each of its numbers is one Gaussian release of multiplier z.
 """
 
 import math
@@ -99,3 +102,13 @@ def noised(
             row_delta(torch.arange(len(change), device=change.device), change, len(change)) if is_table else change
         )
     return total._replace(delta=delta, loss=float(total.losses.nansum()) / expected)
+
+
+def noised_sums(sums: Params, like: Params, noise: float, expected: float, uniform: Uniform) -> Params:
+    """What a cohort's private rows tell, as it may be seen: with noise in every number, over `expected`; of nobody
+    noise alone. `like` has the shapes.
+    """
+    return {
+        name: (sums.get(name, torch.zeros_like(tensor)) + noise * gaussian(tensor.shape, uniform).to(tensor)) / expected
+        for name, tensor in like.items()
+    }

@@ -45,6 +45,11 @@ class Peers(BaseModel):
     threshold: Annotated[float, Field(gt=0, le=1)]  # of a cohort, that must agree to open a sum
     double_masks: bool  # a sum without them is refused
     rows: Literal["clear", "private"] = "clear"  # `private`: this node's row never leaves it, whatever the server says
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = (
+        0.0  # of a sum, times the clip: one with less is refused
+    )
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # a longer change is never asked for
+    most_sums: Annotated[int, Field(ge=0)] = 0  # that this node gives in all, so that its ε holds; 0: any number
     settings: Annotated[str, Field(pattern="^(first|any|[0-9a-f]{64})$")] = "first"
     """How this node trains: as in its first sum for good, as the server likes, or by the settings of this digest."""
     peers: dict[str, Key]
@@ -64,13 +69,15 @@ class _State(BaseModel):
     point: str = ""
     settings: str = ""
     opened: bool = False
+    given: int = 1  # sums so far
     before: dict[str, tuple[str, str]] = {}  # by the point: digests of the cohort and of those in the opened sum
 
     @classmethod
-    def of(cls, about: Round, before: dict[str, tuple[str, str]]) -> "_State":
+    def of(cls, about: Round, last: "_State | None") -> "_State":
         """A round that is being answered; without masks of the nodes' own, their vectors alone can be its sum."""
         values = {k: v.hex() if isinstance(v, bytes) else v for k, v in asdict(about).items()}
-        state = cls(**values, before=before)
+        given, before = (1, {}) if last is None else (last.given + 1, last.before)
+        state = cls(**values, given=given, before=before)
         return state if about.double else state.with_opened([]).model_copy(update={"opened": False})
 
     @property
@@ -118,7 +125,7 @@ def forget(folder: Path) -> list[Path]:
 def write_peers(folder: Path, peers: Peers) -> None:
     """A node's `peers.toml`."""
     note = "# With whom this node gives sums, and on what terms. Whoever can change this file can undo them.\n"
-    write_text(folder / PEERS_FILE, note + tomli_w.dumps(peers.model_dump()))
+    write_text(folder / PEERS_FILE, note + tomli_w.dumps(peers.model_dump(exclude_none=True)))
 
 
 class SumKeeper:
@@ -131,6 +138,14 @@ class SumKeeper:
         self._public = {name: bytes.fromhex(key) for name, key in self.peers.peers.items()}
         if self._public.get(self.peers.name) != self._key.public_key().public_bytes_raw():
             raise FedawsError(f"{path} has another key for {self.peers.name} than {KEY_FILE} beside it")
+
+    def check_noise(self, noise: float, clip: float) -> None:
+        """Refuse a server that lowers the noise of sums, or raises how far one node may move them."""
+        rules = self.peers
+        if noise < rules.noise * (1 - 1e-9):
+            raise FedawsError(f"the server wants noise={noise:g} × the clip; this node gives {rules.noise:g} or more")
+        if rules.clip is not None and clip > rules.clip * (1 + 1e-9):
+            raise FedawsError(f"the server wants changes of up to {clip:g}; this node cuts its own to {rules.clip:g}")
 
     def mask(
         self, x: Numbers, about: Round, whole: Numbers | None = None, note: Callable[[], None] = lambda: None
@@ -157,7 +172,7 @@ class SumKeeper:
             last = self._last()
             self._check_turn(about, last)
             note()
-            self._write(_State.of(about, {} if last is None else last.before))  # before the answer: a crash loses one
+            self._write(_State.of(about, last))  # before the answer: a crash loses one
         return secure_sums.mask(x, about, rules.name, self._key, self._public, whole)
 
     def _check_turn(self, about: Round, last: _State | None) -> None:
@@ -167,6 +182,11 @@ class SumKeeper:
         # A number is the server's clock in microseconds. To answer one of next year would be to answer none until then.
         if about.number > time.time_ns() // 1000 + _AHEAD:
             raise FedawsError(f"sum {about.number} is more than an hour ahead of this node's clock; set the clocks")
+        if last is not None and last.given >= self.peers.most_sums > 0:
+            raise FedawsError(
+                f"this node has given {last.given} sums, as many as its ε allows; for more write most_sums into "
+                f"{self.path}"
+            )
         settings, wanted = about.settings.hex(), self.peers.settings
         if wanted == "first" and last is not None:
             wanted = last.settings

@@ -22,8 +22,10 @@ class PrivacyFacts(BaseModel):
     per_round: NonNegativeInt
     cohorts: str  # how they are made
     neighbours: str  # between what ε is
-    covers: Literal["theta"] = "theta"
-    rows: Literal["none", "nothing released"]  # "none": no ε holds for class embeddings, which the server sees
+    covers: Literal["theta", "theta and means of rows"] = "theta"
+    rows: Literal["none", "nothing released", "joint"]
+    """Of class embeddings: no ε holds, as the server sees them; they are nobody's; or each is its owner's alone, and ε
+    holds for all that the others see, with the means of all rows."""
 
 
 class Facts(BaseModel):

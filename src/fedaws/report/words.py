@@ -146,12 +146,16 @@ def _promise(group: Group) -> str | None:
     privacy = group.shown.fact("privacy")
     if privacy is None:
         return None
-    rows = "no class embedding is released" if privacy.rows == "nothing released" else "class embeddings: none"
+    rows = {
+        "none": "θ only (class embeddings: none)",
+        "nothing released": "θ only (no class embedding is released)",
+        "joint": "θ and the means of class embeddings (each of which is its owner's alone)",
+    }[privacy.rows]
     cost = f"ε = {privacy.epsilon:.2f} at δ = {privacy.delta:.1e} after {privacy.releases:,} releases"
     known = privacy.epsilon_if_known
     amplified = known is not None and known != privacy.epsilon
     against = f", {known:.2f} for whoever knows who took part in which round" if amplified else ""
-    return f"{group.label}: user-level {cost}{against}; it covers θ only ({rows})"
+    return f"{group.label}: user-level {cost}{against}; it covers {rows}"
 
 
 def facts(groups: list[Group]) -> list[tuple[str, str]]:

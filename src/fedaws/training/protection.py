@@ -3,16 +3,21 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.aggregate import Aggregate
 from fedaws.core.guard import Guard
 from fedaws.core.method import Method
+from fedaws.core.noisy_sums import NOISE, noise_energies, tell_bounded
 from fedaws.core.schedule import schedule
+from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
 from fedaws.privacy.accountant import (
+    AtMost,
     Cohorts,
     check_participations,
     cohorts_of,
@@ -21,13 +26,21 @@ from fedaws.privacy.accountant import (
     epsilon_if_known,
     noise_for,
     noise_to_signal,
+    shared_out,
 )
-from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, poisson_cohort
+from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, noised_sums, poisson_cohort
 from fedaws.record.facts import PrivacyFacts
+from fedaws.record.journal import Journal, Metrics
 from fedaws.record.ledger import Ledger, Terms
 from fedaws.training.checks import Warn
 from fedaws.types import Params, ServerState
 
+_OF_ROWS: dict[str, Literal["none", "nothing released", "joint"]] = {
+    "fixed": "nothing released",
+    "secret": "nothing released",
+    "private": "joint",
+    "own": "none",
+}
 DROWNED = 1.0
 """Noise longer than the longest change that there can be: nothing was seen to train beyond this."""
 
@@ -56,7 +69,7 @@ class Protection:
     @property
     def guard(self) -> Guard:
         """What makes a round private."""
-        return Guard(self.pick, self.release)
+        return Guard(self.release, self.pick)
 
     def pick(self, available: Tensor) -> Tensor:
         """The cohort; without those who have taken part as often as they may."""
@@ -78,7 +91,17 @@ class Protection:
             )
         self.ledger.spend(total.cohort, left_out)
         clip = self.clip * schedule(self.cfg.train, state.round_num)
-        return noised(total, state.theta, clip, self.noise, self.expected, self.uniform, self.tables)
+        at_home = self.rows == "private"
+        of_theta, of_rows = shared_out(self.noise, self.cfg.privacy.row_share) if at_home else (self.noise, 0.0)
+        seen = noised(total, state.theta, clip, of_theta, self.expected, self.uniform, self.tables)
+        return rows_noised(state, seen, of_rows, self.expected, self.uniform) if at_home else seen
+
+    def pay(self, round_num: int) -> float:
+        """Count a release to which others add the noise, and of which nothing is there yet; the noise's multiplier."""
+        if self.spent_all:
+            raise self.over(round_num)
+        self.ledger.spend(torch.empty(0, dtype=torch.int64))
+        return self.noise
 
     @property
     def spent_all(self) -> bool:
@@ -97,7 +120,8 @@ class Protection:
     def spent(self) -> dict[str, float]:
         """ε so far, for a row of metrics."""
         left_out = {"left_out": float(self.ledger.left_out)} if self.ledger.left_out else {}
-        return {"dp_epsilon": self._epsilon(epsilon), **left_out}
+        bare = {"dp_rows_in_clear": 1.0} if _OF_ROWS[self.rows] == "none" else {}
+        return {"dp_epsilon": self._epsilon(epsilon), **bare, **left_out}
 
     def facts(self) -> PrivacyFacts:
         """All that is promised, for the record."""
@@ -112,7 +136,8 @@ class Protection:
             per_round=self.expected,
             cohorts=self.cohorts.in_words,
             neighbours=self.cohorts.neighbours,
-            rows="nothing released" if self.rows in ("fixed", "secret") else "none",
+            covers="theta and means of rows" if self.rows == "private" else "theta",
+            rows=_OF_ROWS[self.rows],
         )
 
     def _epsilon(self, of: Callable[[float, float, int, Cohorts], float]) -> float:
@@ -123,15 +148,22 @@ class Protection:
 
 
 def protect(
-    cfg: Config, method: Method, people: int, theta: Params, tables: Collection[str], folder: Path | None, warn: Warn
+    cfg: Config,
+    method: Method,
+    people: int,
+    theta: Params,
+    tables: Collection[str],
+    folder: Path | None,
+    warn: Warn,
+    shares: bool = False,
 ) -> Protection | None:
-    """The protection that `[privacy]` asks for; None if it asks for none."""
+    """The protection that `[privacy]` asks for; None if it asks for none. `shares`: the nodes add the noise."""
     privacy = cfg.privacy
     if not privacy.noisy or privacy.clip is None:
         return None
-    _check_promise(cfg, method, people)
-    poisson, delta = cfg.clients.sampling == "poisson", privacy.delta or default_delta(people)
-    cohorts = cohorts_of(people, _expected(cfg, people), poisson, privacy.participations)
+    check_promise(cfg, method, people)
+    delta = privacy.delta or default_delta(people)
+    cohorts = _cohorts(cfg, people, method, shares)
     noise = privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
     epsilon(noise, delta, 1, cohorts)  # a missing extra shows before the hours, not after
     parameters = sum(p.numel() for p in theta.values())
@@ -146,17 +178,67 @@ def protect(
     return Protection(cfg, privacy.clip, noise, delta, people, cohorts, tables, method.rows, ledger, warn)
 
 
+def noise_in_shares(cfg: Config, people: int) -> float:
+    """The multiplier of the noise that nodes add in shares; 0: none."""
+    privacy = cfg.privacy
+    if not privacy.noisy:
+        return 0.0
+    delta, cohorts = privacy.delta or default_delta(people), AtMost(discrete=True)
+    return privacy.noise or noise_for(privacy.epsilon or 0.0, delta, cfg.train.rounds, cohorts)
+
+
+def _cohorts(cfg: Config, people: int, method: Method, shares: bool) -> Cohorts:
+    if shares:  # who is online is nobody's secret
+        return AtMost(discrete=True)
+    poisson, limit = cfg.clients.sampling == "poisson", cfg.privacy.participations
+    return cohorts_of(people, _expected(cfg, people), poisson, limit, method.trains_own_row)
+
+
+def rows_noised(state: ServerState, total: Aggregate, noise: float, expected: int, uniform: Uniform) -> Aggregate:
+    """The cohort's work with noise in what its private rows tell, and how much noise that is."""
+    like = {name: tensor for name, tensor in state.spread.items() if name not in (HEARD, NOISE)}
+    sums = noised_sums(total.sums, like, noise, expected, uniform)
+    dim, people = state.W.shape[1], len(state.spread[HEARD])
+    return total._replace(sums={**sums, NOISE: noise_energies(dim, noise / expected, expected, expected / people)})
+
+
+def opened(
+    journal: Journal, first: ServerState, resume: bool, private: Protection | None
+) -> tuple[ServerState, list[Metrics]]:
+    """Where to start from. What was spent is read, or that nothing was is written, before there is a run to resume."""
+    if private is None:
+        return journal.open(first, resume)
+    begun = journal.going_on(resume)
+    private.ledger.open(begun)
+    state, history = journal.open(first, resume)
+    private.ledger.check(state.round_num)
+    return state, history
+
+
+def noise_on_rows(cfg: Config, people: int, uniform: Uniform = from_the_system) -> Guard | None:
+    """`privacy.row_noise` alone: what rows tell has noise, θ has none, and nothing is promised."""
+    noise = cfg.privacy.row_noise
+    if noise is None:
+        return None
+    return Guard(lambda state, total: rows_noised(state, total, noise, _expected(cfg, people), uniform))
+
+
 def _expected(cfg: Config, people: int) -> int:
     return people if cfg.clients.per_round == "all" else min(cfg.clients.per_round, people)
 
 
-def _check_promise(cfg: Config, method: Method, people: int) -> None:
+def check_promise(cfg: Config, method: Method, people: int) -> None:
     """Refuse methods with which no ε holds."""
     name = f"method={method.name}"
-    if method.spread or method.own_spread:
+    if method.spread:
         raise FedawsError(
             f"{name} moves a client's row by the others' rows, without noise, and so θ too: no ε holds; "
-            "set method=fixed-spread or positive-only"
+            "set privacy.rows=private and spread.regularizer=moments, or method=fixed-spread or positive-only"
+        )
+    if method.own_spread and method.own_spread.tell is not tell_bounded:
+        raise FedawsError(
+            f"{name} has a way of its own to tell of private rows, and nobody knows how far one moves the sum: no ε "
+            "holds; use method=fedaws"
         )
     if method.weighting or method.last_step:
         what = "weighs clients by their losses" if method.weighting else "ends with sums of embeddings without noise"

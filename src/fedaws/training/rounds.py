@@ -12,7 +12,7 @@ from fedaws.core.last_step import take_last_step
 from fedaws.core.method import LastStep
 from fedaws.core.owners import settled
 from fedaws.hashing import hash64
-from fedaws.training.protection import Protection
+from fedaws.training.protection import Protection, noise_on_rows
 from fedaws.training.register import Register
 from fedaws.training.session import Session
 from fedaws.types import Broadcast, RunClients, ServerState, Update
@@ -28,7 +28,7 @@ def run_rounds(
     private: Protection | None,
 ) -> ServerState:
     """The state after the last round, or after the one with which the session is over."""
-    guard = None if private is None else private.guard
+    guard = noise_on_rows(cfg, len(people.data.available)) if private is None else private.guard
     run_clients = _timed(run_clients, session)
     counts = people.data.num_examples
     session.reporter.on_start(cfg.train.rounds if session.over else state.round_num, cfg.train.rounds)

@@ -35,12 +35,12 @@ from fedaws.models import (
 from fedaws.ranks import Ranks, Together, check_ranks, current_ranks, own_examples
 from fedaws.record.facts import Facts
 from fedaws.record.folder import RunFolder
-from fedaws.record.journal import Journal, Metrics
+from fedaws.record.journal import Journal
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
 from fedaws.tensor_files import digest
 from fedaws.training.checks import check_setup, check_stop
-from fedaws.training.protection import Protection, protect
+from fedaws.training.protection import opened, protect
 from fedaws.training.register import register_of, test_of
 from fedaws.training.rounds import run_rounds
 from fedaws.training.run import Run, dtype_name
@@ -151,7 +151,7 @@ def train(
             first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
         journal = Journal(cfg, facts, None if place is None else parts.folder(place), **promise)
         with journal.held():
-            state, history = _opened(journal, first, resume, private)
+            state, history = opened(journal, first, resume, private)
             people = register_of(cfg, method, data, encoder, first, parts.ask, journal.forgotten, state.round_num)
             session = Session(
                 cfg,
@@ -171,19 +171,6 @@ def train(
             model, facts = session.finish(state)
     set_weights(encoder, model.theta)
     return Run(cfg, model, facts, session.history, data, place)
-
-
-def _opened(
-    journal: Journal, first: ServerState, resume: bool, private: Protection | None
-) -> tuple[ServerState, list[Metrics]]:
-    """Where to start from. What was spent is read, or that nothing was is written, before there is a run to resume."""
-    if private is None:
-        return journal.open(first, resume)
-    begun = journal.going_on(resume)
-    private.ledger.open(begun)
-    state, history = journal.open(first, resume)
-    private.ledger.check(state.round_num)
-    return state, history
 
 
 class _Parts(NamedTuple):

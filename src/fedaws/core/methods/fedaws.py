@@ -9,7 +9,7 @@ and the server pushes the rows apart by what `[spread]` says: eq. (6), eq. (7) o
 from fedaws.config import Config
 from fedaws.core import spreadout
 from fedaws.core.method import Method, positive_loss
-from fedaws.core.sums import make_sum_spread
+from fedaws.core.private_rows import make_sum_spread
 from fedaws.types import ClassFacts
 
 
