@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaws.core.losses import Sample, positive_hinge, softmax_cross_entropy
-from fedaws.core.sampling import positions, sample_classes
+from fedaws.core.sampled_classes import positions, sample_classes
 from fedaws.core.spreadout import spreadout
 from fedaws.data.sources.synthetic import synthetic
 from fedaws.evaluate.precision import precision_at, rank

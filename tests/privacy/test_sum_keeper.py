@@ -10,7 +10,16 @@ import pytest
 
 from fedaws.privacy import secure_sums
 from fedaws.privacy.secure_sums import Masked, Round
-from fedaws.privacy.sum_keeper import KEY_FILE, PEERS_FILE, STATE_FILE, Peers, SumKeeper, forget, make_key, write_peers
+from fedaws.privacy.sum_keeper import (
+    KEY_FILE,
+    PEERS_FILE,
+    STATE_FILE,
+    Peers,
+    SumKeeper,
+    delete_secrets,
+    make_key,
+    write_peers,
+)
 from helpers import refusal
 
 RUN = "0" * 32
@@ -247,7 +256,7 @@ def test_settings_that_the_operator_has_written_down_hold_from_the_first_sum_on(
 
 def test_a_node_that_leaves_leaves_no_secret_and_is_a_stranger_once_its_line_is_gone(folder: Path) -> None:
     keeper(folder, "e").mask(X, about())
-    assert {path.name for path in forget(folder / "e")} == {KEY_FILE, STATE_FILE}
+    assert {path.name for path in delete_secrets(folder / "e")} == {KEY_FILE, STATE_FILE}
     assert [path.name for path in (folder / "e").iterdir() if not path.name.startswith(".")] == [PEERS_FILE]
     path = folder / "a" / PEERS_FILE
     path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("e = ")))

@@ -169,7 +169,7 @@ def _figures(metrics: dict[str, Any], loss: float) -> str:
 
 
 def warn(message: str) -> None:
-    """One line."""
+    """Print one line of warning on stderr."""
     err.print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 

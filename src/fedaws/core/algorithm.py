@@ -18,7 +18,7 @@ from fedaws.core.guard import Guard
 from fedaws.core.method import Method
 from fedaws.core.methods import method_of
 from fedaws.core.owners import learn_weights, send_beside, spread_rows
-from fedaws.core.sampling import sample_classes
+from fedaws.core.sampled_classes import sample_classes
 from fedaws.core.schedule import schedule
 from fedaws.core.server_step import step_all_rows, step_theta
 from fedaws.errors import FedawsError

@@ -16,7 +16,7 @@ from fedaws.core.log_sum import log_sum_of_others
 
 
 class Sample(NamedTuple):
-    """The first `size` rows of W stand for all classes but an example's own (`core/sampling.py`)."""
+    """The first `size` rows of W stand for all classes but an example's own (`core/sampled_classes.py`)."""
 
     size: int
     num_classes: int

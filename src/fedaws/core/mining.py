@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaws.core.rows import best_of, here, ids_of, largest, own_part, places_of, put_together, summed
-from fedaws.core.sampling import positions
+from fedaws.core.sampled_classes import positions
 from fedaws.errors import FedawsError
 from fedaws.machine import blocks
 from fedaws.sparse import starts_of

@@ -13,7 +13,7 @@ from fedaws.config import Config
 from fedaws.core.embedding_tables import step_table_
 from fedaws.core.method import Method
 from fedaws.core.optimizers import is_matrix
-from fedaws.core.sampling import sampled_change
+from fedaws.core.sampled_classes import sampled_change
 from fedaws.core.start import server_optimizer
 from fedaws.types import Memory, Params, ServerState
 

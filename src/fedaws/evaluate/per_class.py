@@ -38,7 +38,7 @@ def examine(model: Model, test: TestSet, cfg: Config, embeddings: Tensor | None 
     labels = y.indices if isinstance(y, SparseRows) else y
     counts = torch.bincount(labels, minlength=len(W))
     hits = torch.bincount(best[right(best, y)], minlength=len(W))
-    own = _best_own(embeddings, W, y) if isinstance(y, SparseRows) else y
+    own = _best_label(embeddings, W, y) if isinstance(y, SparseRows) else y
     return {
         "examples": len(chosen),
         "test_examples": total,
@@ -65,7 +65,7 @@ def _by_class(hits: Tensor, counts: Tensor) -> dict[str, Any]:
     }
 
 
-def _best_own(embeddings: Tensor, W: Tensor, labels: SparseRows) -> Tensor:
+def _best_label(embeddings: Tensor, W: Tensor, labels: SparseRows) -> Tensor:
     """Of each example's labels the one with the highest score; −1 for an example without any."""
     rows, own = labels.row_of_each, labels.indices
     parts = zip(rows.split(MOST_EXAMPLES), own.split(MOST_EXAMPLES), strict=True)

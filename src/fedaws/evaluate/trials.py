@@ -55,12 +55,12 @@ def read_trials(path: Path) -> list[Trial]:
     parse = _parser(path, *lines[0])
     if parse is _lfw:
         return _lfw_trials(path, lines)
-    return [_told(path, number, parse, words) for number, words in lines]
+    return [_parse_line(path, number, parse, words) for number, words in lines]
 
 
 def read_scores(path: Path) -> list[Scored]:
     """The scores of a file `enrolled tested score [target|nontarget]`."""
-    return [_told(path, number, _score, words) for number, words in _lines(path)]
+    return [_parse_line(path, number, _score, words) for number, words in _lines(path)]
 
 
 def labelled(scores: Iterable[Scored], trials: Iterable[Trial]) -> list[Scored]:
@@ -85,10 +85,10 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
     found = []
     for number, line in enumerate(read_text(path, _LARGEST).split("\n"), 1):
         if len(line) > _LONGEST:
-            raise _wrong(path, number, f"{len(line):,} characters; wanted at most {_LONGEST:,}")
+            raise _line_error(path, number, f"{len(line):,} characters; wanted at most {_LONGEST:,}")
         words = line.split()
         if not all(word.isprintable() for word in words):
-            raise _wrong(path, number, f"{line!a:.80} has characters that cannot be printed")
+            raise _line_error(path, number, f"{line!a:.80} has characters that cannot be printed")
         if words:
             found.append((number, words))
     if not found:
@@ -104,7 +104,7 @@ def _parser(path: Path, number: int, words: list[str]) -> Callable[[list[str]], 
     if len(words) <= 2 and all(_is_number(word) for word in words):
         return _lfw
     kinds = "'enrolled tested target|nontarget', '1|0 enrolled tested' or LFW's '10 300'"
-    raise _wrong(path, number, f"got {' '.join(words)!r:.80}; wanted {kinds}")
+    raise _line_error(path, number, f"got {' '.join(words)!r:.80}; wanted {kinds}")
 
 
 def _kaldi(words: list[str]) -> Trial:
@@ -133,8 +133,8 @@ def _lfw_trials(path: Path, lines: list[tuple[int, list[str]]]) -> list[Trial]:
     number, head = lines[0]
     wanted = 2 * math.prod(map(int, head))
     if wanted > _MOST_PAIRS:
-        raise _wrong(path, number, f"{wanted:,} pairs; wanted at most {_MOST_PAIRS:,}")
-    trials = [_told(path, number, _lfw, words) for number, words in lines[1:]]
+        raise _line_error(path, number, f"{wanted:,} pairs; wanted at most {_MOST_PAIRS:,}")
+    trials = [_parse_line(path, number, _lfw, words) for number, words in lines[1:]]
     if len(trials) != wanted:
         raise FedawsError(
             f"{path} has {len(trials):,} pairs, its first line says {wanted:,}; it was cut short or mixed"
@@ -154,14 +154,14 @@ def _score(words: list[str]) -> Scored:
     return Scored(words[0], words[1], score, _LABELS[words[3]] if len(words) == 4 else None)
 
 
-def _told(path: Path, number: int, parse: Callable[[list[str]], _Line], words: list[str]) -> _Line:
+def _parse_line(path: Path, number: int, parse: Callable[[list[str]], _Line], words: list[str]) -> _Line:
     try:
         return parse(words)
     except ValueError as wanted:
-        raise _wrong(path, number, f"got {' '.join(words)!r:.80}; wanted {wanted}") from None
+        raise _line_error(path, number, f"got {' '.join(words)!r:.80}; wanted {wanted}") from None
 
 
-def _wrong(path: Path, number: int, problem: str) -> FedawsError:
+def _line_error(path: Path, number: int, problem: str) -> FedawsError:
     return FedawsError(f"{path}, line {number}: {problem}")
 
 

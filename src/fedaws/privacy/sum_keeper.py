@@ -113,8 +113,8 @@ def make_key(folder: Path) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def forget(folder: Path) -> list[Path]:
-    """Delete what a node that leaves must not leave behind: its private key, notes and rows; what was there."""
+def delete_secrets(folder: Path) -> list[Path]:
+    """Delete what a node that leaves must not leave behind: its private key, notes and rows. Returns what was there."""
     found = [path for name in (KEY_FILE, STATE_FILE, ROW_FILES) for path in sorted(folder.glob(name))]
     for path in found:
         with writing(path):

@@ -143,6 +143,7 @@ class Scale:
 
 
 def _scales(lines: Sequence[Line], axes: Axes) -> tuple[Scale, Scale]:
+    """Those of x and y: y with some room above and below, a log axis of six decades at most."""
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in [*line.y, *line.low, *line.high]]
     low = min(ys) if axes.low is None else min(axes.low, *ys)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.method import Method
-from fedaws.core.sampling import positions
+from fedaws.core.sampled_classes import positions
 from fedaws.core.schedule import image_size
 from fedaws.data.augment import crop_and_flip, leave_out, resized
 from fedaws.data.batches import BatchPlan

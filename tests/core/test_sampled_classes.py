@@ -14,7 +14,7 @@ from fedaws.config import ClientsConfig
 from fedaws.core.algorithm import run_round
 from fedaws.core.losses import Sample, cosine_contrastive, softmax_cross_entropy, triplet
 from fedaws.core.methods import method_of
-from fedaws.core.sampling import positions, sample_classes
+from fedaws.core.sampled_classes import positions, sample_classes
 from fedaws.data import FederatedData, from_arrays
 from fedaws.models import build_encoder
 from fedaws.runners import make_runner
