@@ -124,10 +124,6 @@ def cosine(row: dict[str, Any]) -> str:
     return f"{figure['value']:.2f} ({figure['low']:.2f} … {figure['high']:.2f}), best {best:.2f}, {row['stolen']:.0f}"
 
 
-def stale(row: dict[str, Any]) -> str:
-    return " (stale)" if row.get("stale") else ""  # of another step than today's
-
-
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     head = list(head)
     return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
@@ -139,8 +135,7 @@ def page(results: dict[str, Rows]) -> str:
         "",
         "Made by `python benchmarks/audit.py` from [audit.json](audit.json), and not by hand. Ten nodes, a digit each,",
         "preset `digits-flower`, which spreads by `moments` where no other spreading is named; the attacks, and what",
-        "stands against them: [the audit](../audit.md). *Stale* figures are of an older step of `moments`: today's",
-        "code would come to others.",
+        "stands against them: [the audit](../audit.md).",
         "In brackets: 95 % intervals over rows, clients, people or examples, not over seeds.",
         "What is not here was not measured.",
     ]
@@ -156,8 +151,7 @@ def stolen_rows(results: dict[str, Rows]) -> list[str]:
             if found:
                 active = cosine(found["active"]) if "active" in found else "–"
                 chance = f"{found['passive']['cosine']['chance']:.2f}, best {found['passive']['best']['chance']:.2f}"
-                label = name + stale(found["passive"])
-                rows.append([label, str(rounds), cosine(found["passive"]), active, chance])
+                rows.append([name, str(rounds), cosine(found["passive"]), active, chance])
     return [
         "",
         "## A curious node: the others' rows",
@@ -178,7 +172,7 @@ def inverted_updates(results: dict[str, Rows]) -> list[str]:
     for row in results.get("inversion", []):
         steps = f", {row['steps']} steps on {'fresh' if row['fresh'] else 'the same'} batches" * (row["steps"] > 1)
         what = f"sum of {row['clients']} clients" if row["clients"] > 1 else "one client"
-        cells = kinds.setdefault(f"{what}, batch {row['batch']}{steps}{stale(row)}", {})
+        cells = kinds.setdefault(f"{what}, batch {row['batch']}{steps}", {})
         cells[row["theta"]] = percent(row["recovered"])
     return [
         "",
@@ -221,7 +215,7 @@ def members(results: dict[str, Rows]) -> list[str]:
             "**Did this class take part?** Half of the digits train, half do not, eight random halves: AUC "
             f"{auc['value']:.2f} ({auc['low']:.2f} … {auc['high']:.2f});",
             f"under an untrained encoder {auc['chance']:.2f}. ε is at least {found['epsilon']:.2f} "
-            f"(δ = {found['delta']:g}, 95 %){stale(found)}.",
+            f"(δ = {found['delta']:g}, 95 %).",
             "Digits recur in the halves, so both are less sure than they look.",
         ]
     return lines
@@ -235,7 +229,7 @@ def examples_of_rows(results: dict[str, Rows]) -> list[str]:
             "",
             "**A row turned into an example** is accepted as that digit by a model of another seed at its equal error",
             f"rate in {percent(found['accepted'])} %, as another digit in {100 * found['as_somebody_else']:.1f} %; "
-            f"noise in {100 * found['accepted']['chance']:.0f} %{stale(found)}.",
+            f"noise in {100 * found['accepted']['chance']:.0f} %.",
         )
     ]
 
@@ -248,7 +242,7 @@ def poisoned(results: dict[str, Rows]) -> list[str]:
             cells = [percent(found[kind]["victim"]) for kind in ("capture", "pull", "both")]
             first = found["capture"]
             ends = [f"{100 * first['victim']['chance']:.0f}", f"{100 * first['honest']:.1f}"]
-            rows.append([name + stale(first), *cells, *ends])
+            rows.append([name, *cells, *ends])
     return [
         "",
         "## One node of ten: poisoning",

@@ -38,6 +38,7 @@ def own_examples(data: FederatedData, ranks: Ranks) -> SharedData:
 def ranks_of(class_of: Tensor, world: int) -> Tensor:
     """Who runs each client: the rank that has the row of its class, or of the first of its classes.
 
+    >>> import torch
     >>> ranks_of(torch.tensor([0, 1, 2, 3, 4]), 2).tolist(), ranks_of(torch.tensor([[3, 4], [4, 0]]), 3).tolist()
     ([0, 1, 0, 1, 0], [0, 1])
     """
