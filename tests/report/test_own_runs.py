@@ -176,3 +176,12 @@ def test_runs_that_differ_in_an_option_of_their_method_are_told_apart_by_it(tmp_
     labels = [group.label for group in collect([tmp_path / "runs"]).groups]
     assert labels == ["fixed-spread steps=5", "fixed-spread steps=9", "fixed-spread steps=none"]
     assert "options.steps none 5 9 none" in page_of(tmp_path / "runs").text  # default, and then run by run
+
+
+def test_a_long_role_is_cut_with_a_mark_so_that_no_number_is_cut_unseen(three: list[Path]) -> None:
+    tell(three[0], own_method=True, role="a" * 55 + " 0.01 on the server")
+    (run, *_) = (run for group in collect(three[:1]).groups for run in group.runs)
+    assert run.role == "a" * 55 + " 0.0" + "…"
+    tell(three[0], role="b" * 60)
+    (run, *_) = (run for group in collect(three[:1]).groups for run in group.runs)
+    assert run.role == "b" * 60

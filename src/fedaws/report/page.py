@@ -26,11 +26,12 @@ REPORT = "report.html"
 _SEES = {"own": "its own row", "fixed": "its own row, never trained", "all": "all of W"}
 
 
-def write_report(paths: Sequence[Path], target: Path) -> Path:
+def write_report(paths: Sequence[str | Path], target: str | Path) -> Path:
     """Write the report of these runs."""
+    target = Path(target)
     if target.is_dir():
         raise FedawsError(f"{target} is a folder; give -o the name of a file, such as {target / 'report.html'}")
-    write_text(target, make_page(collect(paths)))
+    write_text(target, make_page(collect([Path(path) for path in paths])))
     return target
 
 

@@ -125,7 +125,8 @@ def folder_name(place: Path) -> str:
 
 def _short(text: str) -> str:
     """A name from a file, in one line of bounded length."""
-    return " ".join(str(text).split())[:_MOST_LETTERS]
+    line = " ".join(str(text).split())
+    return line if len(line) <= _MOST_LETTERS else line[: _MOST_LETTERS - 1] + "…"
 
 
 def _read_metrics(path: Path, notices: list[str]) -> list[Row]:
