@@ -92,8 +92,29 @@ def test_a_key_is_a_setting_or_a_table(cli: Cli) -> None:
     assert "spread.weight" in cli("settings", "spread.weight").out
 
 
-def test_an_unknown_setting_is_one_line(refused: Refused) -> None:
-    assert "unknown key 'spred.weight'; did you mean 'spread.weight'?" in refused("settings", "spred.weight")
+@pytest.mark.parametrize(
+    ("word", "first", "also"),
+    [
+        ("lambda", "spread.weight", "train.ridge"),
+        ("mining", "spread.neighbors", "spread.candidates"),
+        ("negatives", "clients.sampled_classes", "spread.neighbors"),
+        ("rounds", "train.rounds", "train.evaluate_every"),
+        ("dim", "model.embedding_dim", "data.features"),
+        ("Adam", "clients.optimizer", "server.optimizer"),
+    ],
+)
+def test_a_word_is_looked_for_in_names_and_descriptions(cli: Cli, word: str, first: str, also: str) -> None:
+    found = list(json.loads(cli("settings", word, "--json").out))
+    assert found[0] == first
+    assert also in found
+
+
+def test_a_word_that_no_setting_has_is_one_line(refused: Refused) -> None:
+    for typed, meant in (("spred.weight", "spread.weight"), ("rouns", "rounds"), ("negativs", "negatives")):
+        assert f"no setting has '{typed}' in its name or description; did you mean '{meant}'?" in refused(
+            "settings", typed
+        )
+    assert "`fedaws settings` shows all" in refused("settings", "zzz")
 
 
 def test_of_an_option_only_its_table_is_known() -> None:

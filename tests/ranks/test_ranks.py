@@ -214,15 +214,21 @@ REFUSED = {
     "model.start_rows": ["model.start_rows=means"],
     "2 classes": ["data.classes=2", "clients.per_round=all"],
 }
+TOGETHER = ["train.last_step=ridge", "model.crowding=0.5", "privacy.clip=1.0"]
 
 
 def test_what_ranks_cannot_do_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    configs = {name: from_toml(DENSE, "t").override(changes) for name, changes in REFUSED.items()}
+    cases = REFUSED | {"together": TOGETHER}
+    configs = {name: from_toml(DENSE, "t").override(changes) for name, changes in cases.items()}
     assert run_ranks(3, refused_all, configs, tmp_path) == [0, 0, 0]
     for rank in range(3):
         lines = (tmp_path / f"refused-{rank}.txt").read_text().splitlines()
-        assert [line.partition(":")[0] for line in lines] == list(REFUSED)
-        assert all("3 ranks cannot train with" in line for line in lines)
+        assert [line.partition(":")[0] for line in lines] == list(cases)
+        assert all("3 ranks cannot train yet with" in line for line in lines)
+        fixes = (
+            "privacy.clip=1.0 (leave it out); with train.last_step=ridge (set none); with model.crowding=0.5 (set 0: "
+        )
+        assert fixes in lines[-1]
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 

@@ -54,7 +54,7 @@ app = App(
 )
 app.add_typer(cli_flower.app, name="flower")
 app.add_typer(cli_privacy.app, name="privacy")
-app.command("tune", epilog="Example: fedaws tune digits --methods fixed,fedaws --tries 20")(tune_command)
+app.command("tune", epilog="Example: fedaws tune digits --only spread.weight=1,10,100 --seeds 3")(tune_command)
 app.command("audit", epilog="Example: fedaws audit runs/first --attacks inversion,membership")(audit_command)
 
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; by default a new one below runs/.")]
@@ -225,7 +225,11 @@ def presets_command(
 def settings_command(
     key: Annotated[
         str | None,
-        typer.Argument(metavar="KEY", help="A setting or a table.", autocompletion=lambda: [*configuration.settings()]),
+        typer.Argument(
+            metavar="KEY",
+            help="A setting, a table, or a word to look for.",
+            autocompletion=lambda: [*configuration.settings()],
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print all as the page docs/settings.md.")] = False,
     json: Json = False,

@@ -1,15 +1,19 @@
 """Every setting with its meaning, default and range, made from the configuration itself."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fedaws.config import Config, settings, tables, typed
+from fedaws.config.mistakes import did_you_mean, shown
+from fedaws.errors import FedawsError
 
 _HEAD = """# Settings
 
 Every setting of a run, made from the configuration itself by `fedaws settings --markdown > docs/settings.md`.
 On the command line set them by `-s KEY=VALUE`, in a file as TOML tables, in Python by
-`Config().with_(spread=dict(weight=3))` or `Config().override(["spread.weight=3"])`. `fedaws settings KEY` shows one.
+`Config().with_(spread=dict(weight=3))` or `Config().override(["spread.weight=3"])`. `fedaws settings KEY` shows one,
+`fedaws settings WORD` those that have the word in their name or description.
 A value that is wrong, or that would do nothing with the data and the encoder that are named, is refused in one line.
 
 A preset that is given other data by `-s data.name=…` takes the data's name for its run: `digits` with
@@ -26,18 +30,48 @@ class Setting(NamedTuple):
     meaning: str
 
 
+_EVERYDAY = {
+    "lambda": "λ",
+    "nu": "ν",
+    "theta": "θ",
+    "eta": "η",
+    "negatives": "neighbo|sampled_classes",
+    "mining": "mine|neighbo",
+    "learning rate": "step size",
+    "batch": "examples_per_step",
+    "epochs": "rounds",
+    "dropout": "drop",
+    "temperature": "factor",
+    "gpu": "cuda",
+    "cores": "threads",
+}
+"""Words that people look for, and how the words begin that settings have for them."""
+
+
 def described(key: str | None = None) -> list[Setting]:
-    """The setting of this key, those of the table of this name, or all.
+    """The setting of this key, those of the table of this name, or all; else those that have the word.
 
     >>> described("spread.weight")[0].default
     '10.0'
+    >>> [setting.key for setting in described("lambda")]
+    ['spread.weight', 'spread.bounded', 'spread.optimizer', 'train.ridge']
     """
     if key is not None and key.startswith("options."):
         key = "options"  # the method knows which
-    chosen = [setting for setting in _all() if key in (None, setting.key, setting.key.partition(".")[0])]
-    if not chosen:
-        Config().override({str(key): None})  # tells which it may have been
-    return chosen
+    every = list(_all())
+    chosen = [setting for setting in every if key in (None, setting.key, setting.key.partition(".")[0])]
+    return chosen or _with_word(str(key), every)
+
+
+def _with_word(word: str, every: list[Setting]) -> list[Setting]:
+    """The settings that have a word beginning so, those first that have it in their key."""
+    begins = re.compile(rf"(?<![^\W_])(?:{_EVERYDAY.get(word.lower(), re.escape(word))})", re.IGNORECASE)
+    found = [setting for setting in every if begins.search(" ".join(setting))]
+    if not found:
+        known = [*(part for setting in every for part in (setting.key, setting.key.rpartition(".")[2])), *_EVERYDAY]
+        hint = did_you_mean(word, [*tables(), *known], "`fedaws settings` shows all")
+        raise FedawsError(f"no setting has {shown(word)} in its name or description; {hint}")
+    return sorted(found, key=lambda setting: not begins.search(setting.key))
 
 
 def settings_page() -> str:

@@ -1,10 +1,11 @@
 """The run's configuration: frozen, checked at the edge, unknown keys refused; TOML in and out."""
 
-from fedaws.config.effects import check_effects
+from fedaws.config.effects import check_data_name, check_effects
 from fedaws.config.keys import typed
 from fedaws.config.reading import from_toml, load, parse, preset_text, presets
 from fedaws.config.run import Config, epochs_seen, settings, tables
 from fedaws.config.sections import (
+    FOLDERS,
     SOUNDS,
     SPARSE,
     ClientsConfig,
@@ -25,8 +26,8 @@ from fedaws.config.sections import (
 )
 
 __all__ = [
-    "SOUNDS", "SPARSE", "ClientsConfig", "Config", "Count", "DataConfig", "DefenceConfig", "ModelConfig", "ModelName",
-    "Moves", "NormName", "Positive", "PrivacyConfig", "Section", "ServerConfig", "ServerOptimizerName", "SpreadConfig",
-    "TrainConfig", "check_effects", "epochs_seen", "from_toml", "load", "parse", "preset_text", "presets", "settings",
-    "tables", "typed",
+    "FOLDERS", "SOUNDS", "SPARSE", "ClientsConfig", "Config", "Count", "DataConfig", "DefenceConfig", "ModelConfig",
+    "ModelName", "Moves", "NormName", "Positive", "PrivacyConfig", "Section", "ServerConfig", "ServerOptimizerName",
+    "SpreadConfig", "TrainConfig", "check_data_name", "check_effects", "epochs_seen", "from_toml", "load", "parse",
+    "preset_text", "presets", "settings", "tables", "typed",
 ]  # fmt: skip

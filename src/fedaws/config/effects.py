@@ -2,11 +2,13 @@
 
 from typing import get_args
 
+from fedaws.config.mistakes import did_you_mean
 from fedaws.config.rules import Effect, refuse_idle
 from fedaws.config.run import Config
 from fedaws.config.sections import SOUNDS, SPARSE, ModelName
 from fedaws.errors import FedawsError
 
+_SETS = ("digits", "synthetic", "cifar10", "cifar100", "audiomnist", "images", "sounds", *SPARSE)
 _OF_DATA: tuple[Effect, ...] = (
     ("data.classes features examples_per_class overlap", "data.name", ("synthetic",)),
     ("data.like scale", "data.name", ("xc-synthetic",)),
@@ -31,6 +33,7 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
     `own_data` and `own_encoder` were given in Python, whatever the settings name.
     """
     if not own_data:
+        check_data_name(cfg.data.name)
         refuse_idle(cfg, _OF_DATA)
     elif cfg.data.strangers or cfg.data.test_strangers:
         raise FedawsError(
@@ -42,4 +45,16 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
     if cfg.model.residual and not cfg.model.hidden:
         raise FedawsError(
             "model.residual=true has no effect on model.hidden=[]; set model.residual=false or add a layer"
+        )
+
+
+def check_data_name(name: str) -> None:
+    """Refuse a set that nobody has, and say how to bring one's own."""
+    if name == "own":
+        raise FedawsError("data.name=own: the data were given in Python; give them again: fedaws.train(data, …)")
+    if name not in _SETS and not name.endswith(".npz"):
+        hint = did_you_mean(name, _SETS, f"there are {', '.join(_SETS)}")
+        raise FedawsError(
+            f"no data set {name!r}; {hint} (your own: -s data.name=FILE.npz, or -s data.name=images, sounds or xc -s "
+            "data.root=FOLDER, or in Python fedaws.train(data); see docs/own-data.md)"
         )

@@ -1,6 +1,7 @@
 """A mistake in the settings, in one line: what, got, wanted."""
 
 import difflib
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -37,6 +38,16 @@ def unknown_key(dotted: str, model: type[BaseModel]) -> str:
     here = known if table in tables else model.model_fields
     hint = f"did you mean {known[close[0]]!r}?" if close else f"known here: {', '.join(here)}"
     return f"unknown key {shown(dotted)}; {hint}"
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The nearest word that is known, as a question; if none is near, what to say otherwise.
+
+    >>> did_you_mean("delicous", ["digits", "delicious"], "there are two")
+    "did you mean 'delicious'?"
+    """
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 def shown(value: Any) -> str:

@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedaws.config.mistakes import did_you_mean
 from fedaws.config.run import Config
 from fedaws.errors import FedawsError
 from fedaws.files import parse_toml, read_text
@@ -35,7 +36,8 @@ def load(source: str | os.PathLike[str]) -> Config:
         return from_toml(preset_text(source), source)
     path = Path(source)
     if path.suffix != ".toml":
-        raise FedawsError(f"no preset {source!r}; there are {', '.join(presets())}, or give the path of a .toml file")
+        hint = did_you_mean(source, presets(), f"there are {', '.join(presets())}")
+        raise FedawsError(f"no preset {source!r}; {hint} (or give the path of a .toml file)")
     return from_toml(read_text(path, LONGEST_TEXT), source)
 
 

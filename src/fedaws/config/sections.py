@@ -67,6 +67,8 @@ SPARSE = (
 """Data of sparse examples with sets of labels, by name."""
 SOUNDS = ("audiomnist", "sounds")
 """Data of recordings, by name."""
+FOLDERS = ("images", "sounds", "xc")
+"""Data of one's own that lie in `data.root`, by name."""
 
 
 class Section(BaseModel):

@@ -1,6 +1,5 @@
 """Strangers: classes that have no client. Nobody trains on them: they tell how good a model is with new people."""
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from fedaws.config.mistakes import did_you_mean
 from fedaws.data.arrays import channels_last
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
@@ -111,8 +111,7 @@ def _named(part: Part, patterns: Wanted, there: Sequence[int], names: Sequence[s
     for pattern in patterns:
         matched = [number for number in there if fnmatchcase(names[number], pattern)]
         if not matched:
-            close = difflib.get_close_matches(pattern, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the first is called {names[there[0]]!r}"
+            hint = did_you_mean(pattern, names, f"the first is called {names[there[0]]!r}")
             raise FedawsError(f"{part}: no class is called {pattern!r}; {hint}")
         numbers.update(matched)
     return sorted(numbers)
