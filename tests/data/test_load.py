@@ -155,11 +155,13 @@ def test_the_home_folder_may_be_written_as_a_tilde(good: Path, monkeypatch: pyte
     assert load_data(config("data.name=~/good.npz")).num_classes == 3
 
 
-def test_an_unknown_data_set_names_the_known_ones() -> None:
+def test_an_unknown_data_set_names_the_known_ones_and_the_ways_of_own_data() -> None:
+    told = refusal(lambda: load_data(config("data.name=shop")))
     assert (
-        "there are digits, synthetic, cifar10, cifar100, audiomnist, images, sounds, delicious, yso-finna-en, "
-        in refusal(lambda: load_data(config("data.name=mnist")))
+        "there are digits, synthetic, cifar10, cifar100, audiomnist, images, sounds, delicious, yso-finna-en, " in told
     )
+    for way in ("data.name=FILE.npz", "data.name=images, sounds or xc -s data.root=FOLDER", "fedaws.train(data)"):
+        assert way in told
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

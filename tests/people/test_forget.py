@@ -13,7 +13,7 @@ import fedaws
 from fedaws import Config, FederatedData, Reporter
 from fedaws.people import inputs
 from fedaws.people.forget import forget
-from fedaws.people.predict import predict
+from fedaws.people.predict import predict, read_file
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.record.state import rows_file
@@ -211,7 +211,7 @@ def test_predictions_and_trials_leave_out_who_is_gone(tiny: Config, tmp_path: Pa
     fedaws.train(config=cfg, folder=tmp_path / "run", reporter=Reporter(on_warning=lambda message: None))
     run = fedaws.load(tmp_path / "run")
     np.savez(tmp_path / "x.npz", x=np.ones((2, 6), np.float32))
-    for guesses in predict(run, tmp_path / "x.npz", k=4):
+    for guesses in predict(run, read_file(run, tmp_path / "x.npz"), k=4):
         assert sorted(guess.name for guess in guesses) == ["0", "1", "3"]
     assert sorted(set(inputs.tested_people(run, 1, 1)[1])) == ["0", "1", "3"]
 

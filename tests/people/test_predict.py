@@ -14,7 +14,7 @@ import torch
 import fedaws
 from fedaws.errors import FedawsError
 from fedaws.evaluate.half_rows import HalfRows
-from fedaws.people.predict import predict
+from fedaws.people.predict import predict, read_file
 from fuzz.mutations import mutated
 from helpers import refusal
 
@@ -45,7 +45,7 @@ def run(folder: Path) -> fedaws.Run:
 def test_predictions_are_those_of_identify_whatever_the_batch(folder: Path, run: fedaws.Run) -> None:
     wanted = run.identify(X, 3)
     for file, batch in (("x.npz", 7), ("x.txt", 1000), ("x.npz", 40)):
-        found = list(predict(run, folder / file, 3, batch))
+        found = list(predict(run, read_file(run, folder / file), 3, batch))
         assert [[int(guess.name) for guess in each] for each in found] == wanted.classes.tolist()
         scores = torch.tensor([[guess.score for guess in each] for each in found])
         torch.testing.assert_close(scores, wanted.scores)
@@ -57,6 +57,32 @@ def test_the_command_prints_a_line_for_each_example(folder: Path, run: fedaws.Ru
     classes = run.identify(X, 2).classes.tolist()
     assert [[int(each.split()[0]) for each in line.split("\t")] for line in lines] == classes
     assert [[int(guess["name"]) for guess in each] for each in told] == classes
+
+
+def test_classes_have_the_names_of_a_file(folder: Path, run: fedaws.Run, tmp_path: Path, cli: Cli) -> None:
+    names = ["Shoes", "Red  hats", "Tea\tpots", "Ünder", "Shoes"]  # two products may be called alike
+    shown = ["Shoes", "Red hats", "Tea pots", "Ünder", "Shoes"]
+    (tmp_path / "names.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    wanted = [[shown[c] for c in row] for row in run.identify(X, 2).classes.tolist()]
+    command = ("predict", folder / "run", folder / "x.npz", "--top", 2, "--names", tmp_path / "names.txt")
+    told = json.loads(cli(*command, "--json").out)["examples"]
+    assert [[guess["name"] for guess in each] for each in told] == wanted
+    lines = cli(*command).out.splitlines()
+    assert [[each.rpartition(" ")[0] for each in line.split("\t")] for line in lines] == wanted
+
+
+def test_a_wrong_number_of_names_is_refused(folder: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    told = refused("predict", folder / "run", folder / "x.npz", "--names", tmp_path / "names.txt")
+    assert "names.txt has 2 lines, the model 5 classes; wanted one name per line" in told
+
+
+def test_rows_without_features_are_told(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "x.txt").write_text("3 12 5\n0 1:1\n1 \n2 3:0\n")
+    told = cli("predict", folder / "run", tmp_path / "x.txt", "--json")
+    assert json.loads(told.out)["rows_without_features"] == [1, 2]
+    assert "warning: 2 of 3 rows have no features, the first is row 1" in told.err
+    assert cli("predict", folder / "run", folder / "x.txt").err == ""
 
 
 def test_rows_left_on_the_disk_rank_alike(folder: Path, run: fedaws.Run, tmp_path: Path, cli: Cli) -> None:
@@ -120,4 +146,4 @@ def test_damaged_rows_are_used_or_refused_in_one_line(run: fedaws.Run, tmp_path:
 
 def test_other_features_than_the_models_are_refused(run: fedaws.Run, tmp_path: Path) -> None:
     sp.save_npz(tmp_path / "narrow.npz", X[:, :5])
-    assert "trained on 12" in refusal(lambda: list(predict(run, tmp_path / "narrow.npz", 1)))
+    assert "trained on 12" in refusal(lambda: list(predict(run, read_file(run, tmp_path / "narrow.npz"), 1)))

@@ -1,6 +1,7 @@
 """What the commands share: their options, how they end, what they print at last."""
 
 import json as json_module
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import typer
 from fedaws import config as configuration
 from fedaws.cli import console
 from fedaws.cli.tables import metrics_table
-from fedaws.config import Config
+from fedaws.config import FOLDERS, SPARSE, Config
 from fedaws.errors import FedawsError
 
 _EXTRAS = {
@@ -106,9 +107,15 @@ def configured(source: str, settings: Sequence[str] | None) -> Config:
     """
     before = configuration.load(source)
     cfg = before.override(settings or [])
+    configuration.check_effects(cfg)
+    if cfg.data.name in SPARSE:  # only then: it needs torch
+        from fedaws.data.load import as_found
+
+        cfg, notice = as_found(cfg)
+        if notice and os.environ.get("RANK", "0") == "0":
+            console.warn(notice)
     if source in configuration.presets() and cfg.name == before.name and cfg.data.name != before.data.name:
         cfg = cfg.with_(name=name_of_data(cfg))
-    configuration.check_effects(cfg)
     return cfg
 
 
@@ -120,7 +127,7 @@ def name_of_data(cfg: Config) -> str:
     >>> name_of_data(Config(data={"name": "some/place.npz"})), name_of_data(Config(data={"name": "cifar10"}))
     ('place', 'cifar10')
     """
-    in_folder = cfg.data.name in ("images", "sounds", "xc") and cfg.data.root
+    in_folder = cfg.data.name in FOLDERS and cfg.data.root
     name = Path(cfg.data.root or "").resolve().name if in_folder else Path(cfg.data.name).name.removesuffix(".npz")
     plain = re.sub(r"[^\w .+-]", "-", name)[:100]
     return plain if re.match(r"\w", plain) else f"data{plain}"[:100]

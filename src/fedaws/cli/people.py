@@ -173,19 +173,31 @@ def predict_command(
         Path | None, typer.Option(metavar="FILE", help="First write W there in half precision, for --rows.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 4096,
+    names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one per line, the first of class 0.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print the likeliest classes of each example in a file: a line each, `class score` from the best on."""
     with user_errors():
-        from fedaws.people.predict import predict
+        from fedaws.people.predict import predict, read_file, read_names, rows_without_features
         from fedaws.training.run import load
 
         loaded = load(run, rows=rows)
+        called = None if names is None else read_names(loaded, names)
         if save_rows is not None:
             loaded.save_half_rows(save_rows)
-        guesses = predict(loaded, file, top, batch)
+        x = read_file(loaded, file)
+        empty = rows_without_features(x)
+        if empty:
+            console.warn(
+                f"{len(empty):,} of {len(x):,} rows have no features, the first is row {empty[0]} (from 0 on); their "
+                "classes and scores mean nothing"
+            )
+        guesses = predict(loaded, x, top, batch, called)
         if json:
-            print_json({"examples": [[guess._asdict() for guess in each] for each in guesses]})
+            examples = [[guess._asdict() for guess in each] for each in guesses]
+            print_json({"examples": examples, "rows_without_features": empty})
             return
         for each in guesses:
             print("\t".join(f"{guess.name} {guess.score:.4f}" for guess in each))

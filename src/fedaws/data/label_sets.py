@@ -79,7 +79,7 @@ def from_sparse(
             test_sets = from_lists([[c] if c >= 0 else [] for c in one_label(sets, seed)[held_out].tolist()], classes)
     counts = torch.bincount(sets.index_select(0, rows).indices if validation else sets.indices, minlength=classes)
     weights = inverse_propensities(counts, len(rows), *propensity)
-    rows = rows[(sets.counts[rows] > 0) & _has_features(features)[rows]]
+    rows = rows[(sets.counts[rows] > 0) & has_features(features)[rows]]
     if not len(rows):
         raise FedawsError("no training example has both a label and a feature; wanted at least one")
     if every_label:
@@ -175,7 +175,8 @@ def _bad_entry(x: SparseRows, name: str, entry: int, what: str) -> FedawsError:
     return FedawsError(f"{name} has in row {row} {what}; drop or mend it")
 
 
-def _has_features(x: SparseRows) -> Tensor:
+def has_features(x: SparseRows) -> Tensor:
+    """Whether a row has a feature that is not zero, [rows]."""
     if x.values is None:
         return x.counts > 0
     totals = starts_of(x.values.to(torch.float64))[x.starts]

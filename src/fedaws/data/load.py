@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaws.config import SPARSE, Config
+from fedaws.config import SPARSE, Config, check_data_name
 from fedaws.data.arrays import as_features, as_labels
 from fedaws.data.federated import FederatedData, from_arrays
 from fedaws.data.label_sets import Split, from_sparse, inverse_propensities
@@ -23,7 +23,7 @@ from fedaws.data.sources.images import images
 from fedaws.data.sources.npz import read_npz
 from fedaws.data.sources.sounds import sounds
 from fedaws.data.sources.synthetic import synthetic
-from fedaws.data.sources.xc import SETS, some_rows, xc
+from fedaws.data.sources.xc import SETS, other_data, some_rows, xc
 from fedaws.data.sources.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 
@@ -84,7 +84,7 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
     with _named_as_settings():
         return from_sparse(
             *train,
-            *(() if data.validation else test),
+            *(test or ()),
             clients_per_class=data.clients_per_class,
             classes_per_client=data.classes_per_client or classes_per_client,
             every_label=data.every_label,
@@ -96,6 +96,23 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
         )
 
 
+def as_found(cfg: Config) -> tuple[Config, str]:
+    """The configuration with data of one's own named as such, if these lie where a set is looked for; and what to say.
+
+    They are told by their numbers of rows, features and labels, wherever they lie.
+    """
+    name = cfg.data.name
+    other = other_data(name, _roots(cfg), cache_folder()) if name in SETS else None
+    if other is None:
+        return cfg, ""
+    folder, found = other
+    known = SETS[name]
+    return cfg.with_(data={"name": "xc", "root": str(folder)}), (
+        f"{folder} has {found.rows:,} rows, {found.features:,} features and {found.labels:,} labels; {name} has "
+        f"{known.train:,}, {known.features:,} and {known.labels:,}: taken as data of your own (data.name=xc)"
+    )
+
+
 def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
     """The configured sparse data with all labels of every example, before they are dealt out, for what is not
     federated: training part, test part (or the rows held out), and 1/p of each label.
@@ -103,7 +120,7 @@ def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
     if cfg.data.name not in SPARSE:
         raise FedawsError(f"data.name={cfg.data.name} has no sets of labels; wanted one of {', '.join(SPARSE)}")
     train, test = _splits(cfg)
-    if cfg.data.validation:
+    if test is None:
         with _named_as_settings():
             stays, held_out = hold_out(len(train.x), cfg.data.validation, cfg.seed)
         train, test = (Split(*(part.index_select(0, rows) for part in train)) for rows in (stays, held_out))
@@ -111,12 +128,16 @@ def load_label_sets(cfg: Config) -> tuple[Split, Split, Tensor]:
     return train, test, inverse_propensities(counts, len(train.x), *_propensity(cfg))
 
 
-def _splits(cfg: Config) -> tuple[Split, Split]:
+def _splits(cfg: Config) -> tuple[Split, Split | None]:
+    """The training part and, unless training rows are held out in its place, the test part."""
     data = cfg.data
+    test: Split | None
     if data.name == "xc-synthetic":
         train, test = xc_synthetic(data.like, data.scale, cfg.seed, cache_folder())
     else:
-        train, test = xc(data.name, _roots(cfg), cache_folder())
+        train, test = xc(data.name, _roots(cfg), cache_folder(), tested=not data.validation)
+    if data.validation or test is None:
+        return train, None
     return train, some_rows(test, None if data.test_examples == "all" else data.test_examples)
 
 
@@ -151,15 +172,9 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
         case "sounds":
             folder = _needed(root, "sounds needs the folder of recordings")
             arrays, names = sounds(folder, cfg.model.sample_rate, data.seconds)
-        case path if path.endswith(".npz"):
+        case path:
+            check_data_name(path)
             arrays = _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common]))
-        case "own":
-            raise FedawsError("data.name=own: the data were given in Python; give them again: fedaws.train(data, …)")
-        case name:
-            raise FedawsError(
-                f"no data set {name!r}; there are digits, synthetic, cifar10, cifar100, audiomnist, images, sounds, "
-                f"{', '.join(SPARSE)}, or the path of an .npz file"
-            )
     return arrays, names
 
 

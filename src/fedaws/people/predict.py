@@ -1,21 +1,24 @@
 """The likeliest classes of the examples in a file, some at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from fedaws.data.label_sets import has_features
+from fedaws.data.sources import xc_text
 from fedaws.data.sources.xc import read_matrix
-from fedaws.data.sources.xc_text import read_text
 from fedaws.errors import FedawsError
 from fedaws.evaluate.model import REMOVED
+from fedaws.files import read_text
 from fedaws.people.inputs import read_examples
 from fedaws.sparse import SparseRows
 from fedaws.training.run import Run
 
 BATCH = 4096
 """Examples at a time."""
+MOST_NAMES = 1 << 30  # bytes
 
 
 class Guess(NamedTuple):
@@ -25,16 +28,33 @@ class Guess(NamedTuple):
     score: float
 
 
-def predict(run: Run, path: Path, k: int, batch: int = BATCH) -> Iterator[list[Guess]]:
-    """The k likeliest classes of every example in a file, best first, in the file's order."""
+def predict(
+    run: Run, x: SparseRows | NDArray[Any], k: int, batch: int = BATCH, names: Sequence[str] | None = None
+) -> Iterator[list[Guess]]:
+    """The k likeliest classes of every example, best first; by the run's own names unless others are given."""
     if batch < 1:
         raise FedawsError(f"batch={batch}; wanted one example or more at a time")
-    x = read_file(run, path)
     for start in range(0, len(x), batch):
         found = run.identify(x[start : start + batch], k)
-        names = run.names_of(found.classes)
-        for row, scores in zip(names, found.scores.tolist(), strict=True):
+        called = (
+            run.names_of(found.classes) if names is None else [[names[c] for c in r] for r in found.classes.tolist()]
+        )
+        for row, scores in zip(called, found.scores.tolist(), strict=True):
             yield [Guess(str(name), score) for name, score in zip(row, scores, strict=True) if score > REMOVED]
+
+
+def read_names(run: Run, path: Path) -> list[str]:
+    """A name per class, each on a line of its own; what is not printable becomes a space."""
+    lines = read_text(path, MOST_NAMES).removesuffix("\n").split("\n")
+    classes = len(run.model.W)
+    if len(lines) != classes:
+        raise FedawsError(f"{path} has {len(lines):,} lines, the model {classes:,} classes; wanted one name per line")
+    return [" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in lines]
+
+
+def rows_without_features(x: SparseRows | NDArray[Any]) -> list[int]:
+    """The numbers of sparse examples that say nothing: all classes score alike on them."""
+    return (~has_features(x)).nonzero().flatten().tolist() if isinstance(x, SparseRows) else []
 
 
 def read_file(run: Run, path: Path) -> SparseRows | NDArray[Any]:
@@ -44,4 +64,4 @@ def read_file(run: Run, path: Path) -> SparseRows | NDArray[Any]:
     """
     if run.config.model.name != "bag":
         return read_examples([path], run)
-    return read_matrix(path) if path.suffix.lower() == ".npz" else read_text(path).x
+    return read_matrix(path) if path.suffix.lower() == ".npz" else xc_text.read_text(path).x

@@ -2,9 +2,10 @@
 
 import math
 import shlex
+from pathlib import Path
 
 from fedaws import config as configuration
-from fedaws.config import Config
+from fedaws.config import FOLDERS, Config
 from fedaws.evaluate.catalogue import duration, format_value, measure_of
 from fedaws.record.journal import differences
 from fedaws.report.collect import Group, setting
@@ -43,7 +44,10 @@ def _data(run: RunData) -> str:
     """What a run was trained on."""
     if run.own_data:
         return "data of your own"
-    return "held by the nodes" if run.fact("own_data") else setting(run.config, "data.name")
+    if run.fact("own_data"):
+        return "held by the nodes"
+    name, root = setting(run.config, "data.name"), run.config.data.root
+    return f"{Path(root).name}, a folder of your own ({name})" if root and name in FOLDERS else name
 
 
 def _encoder(run: RunData) -> str:

@@ -1,6 +1,8 @@
 """Sets of the XC repository: where they are found, their cache, and pairs of .npz."""
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import scipy.sparse as sp
 import torch
 
 from fedaws import Config, FederatedData, from_sparse
+from fedaws.cli.common import configured
 from fedaws.data import load_data
 from fedaws.data.label_sets import inverse_propensities, one_label
 from fedaws.data.sources import xc
 from fedaws.data.sources.xc_synthetic import scaled, xc_synthetic
+from fedaws.record.folder import RunFolder
 from fedaws.sparse import SparseRows, from_dense, from_lists
 from helpers import refusal
 
@@ -73,9 +77,19 @@ def test_a_folder_of_ones_own_is_read_as_it_is(tmp_path: Path) -> None:
     assert load("data.name=xc", f"data.root={folder}").num_classes == 3
     assert "set data.root" in refusal(lambda: load("data.name=xc"))
     (folder / "test.txt").unlink()
-    assert "has no test.txt, nor X.tst.npz and Y.tst.npz" in refusal(
-        lambda: load("data.name=xc", f"data.root={folder}")
-    )
+    told = refusal(lambda: load("data.name=xc", f"data.root={folder}"))
+    assert "has no test.txt, nor X.tst.npz and Y.tst.npz; add its test part, or set data.validation=0.2" in told
+
+
+def test_rows_may_be_held_out_where_there_is_no_test_part(tmp_path: Path) -> None:
+    folder = put(tmp_path / "mine")
+    settings = ("data.name=xc", f"data.root={folder}", "data.validation=1")
+    with_test = load(*settings)
+    (folder / "test.txt").unlink()
+    without = load(*settings)
+    assert without.tested_on == "held-out"
+    assert (len(without.x_test), len(without.y)) == (1, len(with_test.y))
+    assert dense(without.x_test) == dense(with_test.x_test)
 
 
 def test_parts_of_two_sets_are_refused(tmp_path: Path) -> None:
@@ -88,6 +102,44 @@ def test_bad_rows_of_the_test_part_are_told_with_their_place(tmp_path: Path) -> 
     folder = put(tmp_path / "mine", test="1 6 3\n3 1:1\n")
     message = refusal(lambda: load("data.name=xc", f"data.root={folder}"))
     assert message == f"{folder / 'test.txt'}, line 2: got '3'; wanted a label from 0 to 2"
+
+
+# --- other data under a set's name ----------------------------------------------------------------------------------
+
+SMALL = ("-s", "train.rounds=2", "-s", "clients.per_round=2", "-s", "spread.neighbors=1", "-s", "train.threads=1")
+
+
+def put_npz(folder: Path) -> Path:
+    folder.mkdir()
+    for part, rows in (("trn", 5), ("tst", 3)):
+        rng = np.random.default_rng(rows)
+        x = rng.random((rows, 6)) * (rng.random((rows, 6)) < 0.6) + np.eye(rows, 6)
+        sp.save_npz(folder / f"X.{part}.npz", sp.csr_matrix(x))
+        sp.save_npz(folder / f"Y.{part}.npz", sp.csr_matrix(np.eye(rows, 4)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("fill", "numbers"), [(put, "4 rows, 6 features and 3 labels"), (put_npz, "5 rows, 6 features and 4 labels")]
+)
+def test_other_data_under_a_sets_name_are_recorded_as_ones_own(
+    tmp_path: Path, cli: Callable[..., Any], fill: Callable[[Path], Path], numbers: str
+) -> None:
+    folder = fill(tmp_path / "shop")
+    done = cli("train", "delicious", "-s", f"data.root={folder}", *SMALL, "--out", "run")
+    assert done.code == 0, done.err
+    assert f"{folder} has {numbers}; delicious has 12,920, 500 and 983: taken as data of your own" in done.err
+    cfg = RunFolder(Path("run")).config()
+    assert (cfg.name, cfg.data.name, cfg.data.root) == ("shop", "xc", str(folder))
+    report = Path("run/report.html").read_text(encoding="utf-8")
+    assert "shop, a folder of your own (xc)" in report
+
+
+def test_the_set_itself_keeps_its_name_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = put(tmp_path / "elsewhere")
+    monkeypatch.setitem(xc.SETS, "delicious", replace(xc.SETS["delicious"], train=4, features=6, labels=3))
+    cfg = configured("delicious", [f"data.root={folder}"])
+    assert (cfg.name, cfg.data.name) == ("delicious", "delicious")
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------
@@ -114,16 +166,6 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------
-
-
-def put_npz(folder: Path) -> Path:
-    folder.mkdir()
-    for part, rows in (("trn", 5), ("tst", 3)):
-        rng = np.random.default_rng(rows)
-        x = rng.random((rows, 6)) * (rng.random((rows, 6)) < 0.6) + np.eye(rows, 6)
-        sp.save_npz(folder / f"X.{part}.npz", sp.csr_matrix(x))
-        sp.save_npz(folder / f"Y.{part}.npz", sp.csr_matrix(np.eye(rows, 4)))
-    return folder
 
 
 def test_pairs_of_npz_are_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from fedaws.data.label_sets import Split, as_sparse
 from fedaws.data.sources.array_cache import Arrays, cached
 from fedaws.data.sources.npz import read_npz
-from fedaws.data.sources.xc_text import read_text, widest
+from fedaws.data.sources.xc_text import Header, read_header, read_text, widest
 from fedaws.errors import FedawsError, MissingData
 from fedaws.hashing import fold
 from fedaws.sparse import SparseRows, from_numpy
@@ -22,6 +22,7 @@ _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes w
 _REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
 _ARRAYS = ("features", "values", "feature_starts", "labels", "label_starts", "widths")
 _WORDS = ("train", "test")
+_FIX = "save it anew: scipy.sparse.save_npz"
 _PAIRS = (  # of matrices: examples and labels of the training part, then of the test part
     (("X.trn.npz", "Y.trn.npz"), ("X.tst.npz", "Y.tst.npz")),
     (("X_train.npz", "Y_train.npz"), ("X_test.npz", "Y_test.npz")),
@@ -56,8 +57,11 @@ SETS = {
 }
 
 
-def xc(name: str, roots: Iterable[Path], cache: Path) -> tuple[Split, Split]:
-    """The training and the test part of a named set; `xc` is whatever lies in the first root itself."""
+def xc(name: str, roots: Iterable[Path], cache: Path, tested: bool = True) -> tuple[Split, Split | None]:
+    """The training and the test part of a named set; `xc` is whatever lies in the first root itself.
+
+    If the test part is not `tested` on, it is not read and need not be there.
+    """
     roots = list(roots)
     if name == "xc" and not roots:
         raise FedawsError("data.name=xc needs the folder with train.txt and test.txt; set data.root")
@@ -67,7 +71,10 @@ def xc(name: str, roots: Iterable[Path], cache: Path) -> tuple[Split, Split]:
             f"{name} is not below {' or '.join(map(str, [*roots, cache]))}; make or get its bag-of-words version from "
             f"{SETS[name].home} and put train.txt and test.txt into {(roots or [cache])[0] / name}"
         )
-    train, test = (_split(folder, part, cache / "xc") for part in (0, 1))
+    train = _split(folder, 0, cache / "xc")
+    if not tested:
+        return train, None
+    test = _split(folder, 1, cache / "xc")
     for a, b, what in ((train.x, test.x, "features"), (train.labels, test.labels, "labels")):
         if a.width != b.width:
             raise FedawsError(
@@ -75,6 +82,27 @@ def xc(name: str, roots: Iterable[Path], cache: Path) -> tuple[Split, Split]:
                 "they are not of one set"
             )
     return train, test
+
+
+def other_data(name: str, roots: Iterable[Path], cache: Path) -> tuple[Path, Header] | None:
+    """Where a named set is looked for and other data lie: their folder, and how large their training part is.
+
+    They are other data if these numbers are not the set's.
+    """
+    folder = _find(name, list(roots), cache)
+    if folder is None:
+        return None
+    files = _files(folder, 0)
+    header = read_header(files[0]) if len(files) == 1 else Header(*_shape(files[0]), _shape(files[1])[1])
+    known = SETS[name]
+    return None if header == (known.train, known.features, known.labels) else (folder, header)
+
+
+def _shape(path: Path) -> tuple[int, int]:
+    shape = read_npz(path, ("shape",), "sparse matrix", _FIX)["shape"]
+    if shape.shape != (2,) or shape.dtype.kind not in "iu":
+        raise FedawsError(f"{path} is not a sound sparse matrix (its shape is not two whole numbers); {_FIX}")
+    return int(shape[0]), int(shape[1])
 
 
 def some_rows(split: Split, count: int | None) -> Split:
@@ -141,7 +169,8 @@ def _split(folder: Path, part: int, cache: Path) -> Split:
     files = _files(folder, part)
     if not files:
         word, pair = _WORDS[part], " and ".join(_PAIRS[0][part])
-        raise FedawsError(f"{folder} has no {word}.txt, nor {pair}; add its {word} part")
+        instead = ", or set data.validation=0.2 to test on training rows held out" if part else ""
+        raise FedawsError(f"{folder} has no {word}.txt, nor {pair}; add its {word} part{instead}")
     resolved = [path.resolve() for path in files]
     facts = [(str(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in resolved]
     digest = hashlib.sha256("\0".join(map(str, resolved)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -166,9 +195,8 @@ def read_part(files: tuple[Path, ...]) -> Split:
 
 def read_matrix(path: Path, values: bool = True) -> SparseRows:
     """A matrix as `scipy.sparse.save_npz` writes it, checked; without `values` a set of columns per row."""
-    fix = "save it anew: scipy.sparse.save_npz"
     names = ("format", "shape", "indptr", "indices", "data")
-    form, shape, starts, columns, numbers = read_npz(path, names, "sparse matrix", fix).values()
+    form, shape, starts, columns, numbers = read_npz(path, names, "sparse matrix", _FIX).values()
     flaw = None
     if form.ndim or form.item() not in (b"csr", "csr"):
         flaw = "its format is another, wanted csr"
@@ -181,7 +209,7 @@ def read_matrix(path: Path, values: bool = True) -> SparseRows:
     elif not 1 <= shape[0] == len(starts) - 1:
         flaw = f"it has {len(starts)} row starts for {shape[0]} rows"
     if flaw:
-        raise FedawsError(f"{path} is not a sound sparse matrix ({flaw}); {fix}")
+        raise FedawsError(f"{path} is not a sound sparse matrix ({flaw}); {_FIX}")
     with np.errstate(all="ignore"):  # what does not fit is then below 0 or not finite, and refused
         parts = columns.astype(np.int64), numbers.astype(np.float32), starts.astype(np.int64)
     rows = as_sparse(from_numpy(*parts, int(shape[1])), str(path), values)

@@ -62,7 +62,9 @@ for _left, _right, _what in (
 _ODD = re.compile(rb"(?<=:)[^\s,:]*[^\s,:.\d][^\s,:]*")
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
+    """The first line of a file."""
+
     rows: int
     features: int
     labels: int
@@ -104,12 +106,18 @@ def _starts(counts: Starts) -> Starts:
     return np.concatenate([np.zeros(1, np.int64), counts.cumsum(dtype=np.int64)])
 
 
-def _header(path: Path, line: bytes) -> _Header:
+def read_header(path: Path) -> Header:
+    """How many rows, features and labels a file says it has."""
+    with open_regular(path, LARGE) as file, reading(path):
+        return _header(path, file.readline(200))
+
+
+def _header(path: Path, line: bytes) -> Header:
     words = line.split()
     if len(words) != 3 or not all(word.isdigit() and len(word) < 10 for word in words):
         shown = line[:60].decode("ascii", "replace").strip()
         raise FedawsError(f"{path}, line 1: got {shown!r}; wanted three numbers: rows, features, labels")
-    header = _Header(*map(int, words))
+    header = Header(*map(int, words))
     most = widest(path)
     if not all(header) or max(header.features, header.labels) > most:
         raise FedawsError(
@@ -143,7 +151,7 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
-def _parse(path: Path, block: bytes, first_line: int, header: _Header) -> _Part:
+def _parse(path: Path, block: bytes, first_line: int, header: Header) -> _Part:
     """The rows of a block of whole lines."""
     data = np.frombuffer(_PAD + block, dtype=np.uint8)
     marks = np.flatnonzero((data - 48) > 9)  # wraps around below "0"
