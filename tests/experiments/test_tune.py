@@ -10,7 +10,7 @@ import pytest
 import fedaws.experiments.tune
 from fedaws import Config, FedawsError
 from fedaws.data import from_sparse
-from fedaws.experiments.tune import Tries, space_of, tune, tuning_page
+from fedaws.experiments.tune import Tries, combinations, grid, space_of, tune, tuning_page
 from fedaws.sparse import from_lists
 
 BASE = Config.model_validate(
@@ -90,6 +90,58 @@ def test_a_try_that_is_refused_or_diverges_is_kept_and_counts_nothing(
     assert found["values"] == [0.5, 0.5, 0.5]
 
 
+def test_tries_of_other_settings_are_not_taken_for_these(ran: list[Config], tmp_path: Path) -> None:
+    path = tmp_path / "fixed.jsonl"
+    grid(BASE, [("clients.lr=0.1",)], [0], path, "precision@1")
+    other = BASE.override(["train.rounds=5"])
+    assert grid(other, [("clients.lr=0.1",)], [0], path, "precision@1")[0]["values"] == [0.0508]
+    grid(other, [("clients.lr=0.1",)], [0], path, "precision@1")
+    assert [cfg.train.rounds for cfg in ran] == [3, 5]
+
+
+def test_a_grid_varies_the_given_keys_alone_with_the_given_seeds(ran: list[Config], tmp_path: Path) -> None:
+    choices = combinations({"spread.weight": ["1", "10"], "model.hidden": ["[8]", "[4,4]"]})
+    found = grid(BASE, choices, [3, 5], tmp_path / "fixed.jsonl", "precision@1")
+    assert [one["settings"][0] for one in found] == ["spread.weight=1"] * 2 + ["spread.weight=10"] * 2
+    assert all(one["values"] == [0.0308] * 2 for one in found)
+    held_out = BASE.override(["data.validation=0.2", "train.evaluate_every=3", "train.checkpoint_every=3"])
+    wanted = [held_out.override([*choice, f"seed={seed}"]) for choice in choices for seed in (3, 5)]
+    assert ran == wanted  # and no run with more rounds
+
+
+def test_what_is_held_out_is_what_the_settings_say(ran: list[Config], tmp_path: Path) -> None:
+    grid(BASE.override(["data.validation=50"]), [("clients.lr=0.1",)], [0], tmp_path / "fixed.jsonl", "precision@1")
+    assert ran[0].data.validation == 50
+
+
+def test_the_command_tries_a_grid_and_says_how_much_there_is_to_run(cli: Callable[..., Any]) -> None:
+    settings = ("-s", "train.rounds=2", "-s", "train.threads=1")
+    command = ("tune", "digits", "--only", "spread.weight=1,10", "--only", "spread.margin=0.9,3", "--seeds", "2")
+    refused = cli(*command, *settings)
+    assert (refused.code, refused.out) == (2, "")
+    assert "spread.margin: got 3" in refused.err
+    command = ("tune", "digits", "--only", "spread.weight=1,10", "--seeds", "0,4", *settings)
+    first = cli(*command, "--json")
+    assert first.err.startswith("4 runs (choices × seeds × methods: 2 × 2 × 1)")
+    assert first.err.count("the first run took") == 1
+    found = json.loads(first.out)
+    assert found["seeds"] == [0, 4]
+    assert [one["settings"] for one in found["methods"]["fedaws"]] == [["spread.weight=1"], ["spread.weight=10"]]
+    again = cli(*command)
+    assert "the first run took" not in again.err  # nothing is run twice
+    lines = [line for line in again.out.splitlines() if "fedaws" in line]
+    mean = sum(found["methods"]["fedaws"][1]["values"]) / 2
+    assert f"{100 * mean:.1f}" in lines[1]
+
+
+def test_a_choice_that_is_refused_is_shown_with_the_reason(cli: Callable[..., Any]) -> None:
+    done = cli("tune", "digits", "--only", "model.norm=weight,group", "-s", "train.rounds=2", "--json")
+    good, bad = json.loads(done.out)["methods"]["fedaws"]
+    assert good["values"][0] > 0
+    assert bad["values"] == [None]
+    assert "model.norm=group has no effect" in bad["errors"][0]
+
+
 def test_what_is_varied_is_what_the_method_has() -> None:
     assert "clients.class_lr" not in space_of(BASE)  # nobody trains fixed rows
     assert "spread.weight" in space_of(BASE.with_(method="fedaws"))
@@ -115,11 +167,17 @@ def test_the_command_tunes_writes_a_page_and_runs_nothing_twice(cli: Callable[..
     assert (first.code, again.code) == (0, 0)
     assert json.loads(first.out) == json.loads(again.out)
     assert json.loads(first.out)["fixed"]["tries"] == 3
+    assert first.err.startswith("12 to 21 runs of fixed")  # 3, 3 · 2 seeds more, 3 to 12 with more rounds
     assert "| `fixed` | 3 |" in Path("runs/tune/tuning.md").read_text(encoding="utf-8")
 
 
 def test_a_mistake_is_told_before_anything_is_run(refused: Callable[..., str]) -> None:
     assert "wanted KEY=A,B" in refused("tune", "digits", "--vary", "clients.per_round")
+    assert "wanted KEY=A,B" in refused("tune", "digits", "--only", "clients.per_round")
+    assert "did you mean 'spread.weight'?" in refused("tune", "digits", "--only", "spread.wieght=1")
+    assert "leave out --vary and --tries" in refused("tune", "digits", "--only", "spread.weight=1", "--tries", "3")
+    assert "--seeds is for --only" in refused("tune", "digits", "--seeds", "2")
+    assert "wanted a number of seeds" in refused("tune", "digits", "--only", "spread.weight=1", "--seeds", "x")
     assert "--measure loss" in refused("tune", "digits", "--measure", "loss")
     for content in ("[1]", '{"digits": 1}'):
         Path("tuning.json").write_text(content)

@@ -5,14 +5,18 @@ seeded sampler of Optuna suggests from the tries before); the best four with two
 out; and the winner with twice the rounds, again and again, until that stops paying. The test rows are not looked at,
 and of rows with sets of labels only the one label that a client would know. What was tried stands in a file, a line
 each, and is not run again: a search that was stopped goes on by the same command, and comes to the same tries.
+
+A grid has no parts: every combination of the values that are given, with every seed, and nothing else changed.
 """
 
+import hashlib
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedaws.config import SPARSE, Config, Section, typed
 from fedaws.core.methods import method_of
@@ -25,6 +29,7 @@ from fedaws.training.train import train
 FINALISTS = 4
 SEEDS = 3
 DOUBLINGS = 4
+HELD_OUT = 0.2
 KEPT = ("precision@1", "precision@3", "precision@5", "max_cosine", "seconds")
 MOST_BYTES = 100_000_000
 
@@ -43,6 +48,7 @@ class Try(Section):
     measures: dict[str, float]  # none where the run was refused or diverged
     commit: str = ""
     error: str = ""
+    base: str = ""  # a digest of what was not varied; older lines do not have it
 
 
 @dataclass
@@ -50,7 +56,7 @@ class Tries:
     """The tries of one method, in their file."""
 
     path: Path
-    known: dict[tuple[tuple[str, ...], int], Try] = field(default_factory=dict)
+    known: dict[tuple[str, tuple[str, ...], int], Try] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         lines = read_text(self.path, MOST_BYTES).splitlines() if self.path.exists() else []
@@ -59,15 +65,26 @@ class Tries:
                 continue
             where = f"{self.path}, line {number}"
             one = checked(Try, parse_json(line, where), where)
-            self.known[one.settings, one.seed] = one
+            self.known[one.base, one.settings, one.seed] = one
 
     def of(self, cfg: Config, settings: Sequence[str], seed: int, reporter: Callable[[str], Reporter]) -> Try:
         """The try with these settings and this seed: the one there is, or else it is run and kept."""
-        key = (tuple(settings), seed)
-        if key not in self.known:
-            self.known[key] = _run(cfg, settings, seed, reporter)
-            append_line(self.path, self.known[key].model_dump_json())
-        return self.known[key]
+        varied = (tuple(settings), seed)
+        base = _digest(cfg)
+        kept = self.known.get((base, *varied)) or self.known.get(("", *varied))
+        if kept is None:
+            kept = self.known[base, *varied] = _run(cfg, settings, seed, reporter).model_copy(update={"base": base})
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            append_line(self.path, kept.model_dump_json())
+        return kept
+
+    def count(self, cfg: Config) -> int:
+        """How many tries of this configuration there are."""
+        return sum(base in (_digest(cfg), "") for base, _, _ in self.known)
+
+
+def _digest(cfg: Config) -> str:
+    return hashlib.sha256(cfg.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:16]
 
 
 # --- what is varied -------------------------------------------------------------------------------------------------
@@ -123,7 +140,61 @@ def _around(key: str, value: float) -> list[str]:
     return _each(key, [float(f"{factor * value:.2g}") for factor in (0.1, 0.3, 3.0, 10.0)])
 
 
+# --- a grid ---------------------------------------------------------------------------------------------------------
+
+
+def grid(
+    cfg: Config,
+    choices: Sequence[Sequence[str]],
+    seeds: Sequence[int],
+    path: Path,
+    measure: str,
+    reporter: Callable[[str], Reporter] = lambda _: Reporter(),
+) -> list[dict[str, Any]]:
+    """Each of these choices of settings with each seed, on training rows held out; the results as data, in order."""
+    base, stored = with_rows_held_out(cfg), Tries(path)
+    results = []
+    for settings in choices:
+        tries = [stored.of(base, settings, seed, reporter) for seed in seeds]
+        values = [one.measures.get(measure) for one in tries]  # none where it was refused or diverged
+        results.append({"settings": list(settings), "values": values, "errors": [one.error for one in tries]})
+    return results
+
+
+def combinations(only: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Every choice of a value for each key, as typed after -s.
+
+    >>> combinations({"seed": ["1", "2"], "train.rounds": ["5"]})
+    [('seed=1', 'train.rounds=5'), ('seed=2', 'train.rounds=5')]
+    """
+    return list(product(*([f"{key}={value}" for value in values] for key, values in only.items())))
+
+
+def with_rows_held_out(cfg: Config) -> Config:
+    """The configuration tested on a part of its training rows, a fifth unless it says how many."""
+    base = cfg.override([f"data.validation={cfg.data.validation or HELD_OUT}"])
+    return base.override(["data.held_out_labels=one"]) if cfg.data.name in SPARSE else base
+
+
 # --- the search -----------------------------------------------------------------------------------------------------
+
+
+class Cost(NamedTuple):
+    """What a search takes, at least and at most."""
+
+    runs: tuple[int, int]
+    times: tuple[int, int]  # the time of the first run
+
+
+def cost_of(tries: int) -> Cost:
+    """What a search of so many tries takes: twice the rounds are tried once at least, and pay four times at most.
+
+    >>> cost_of(30)  # 30 and 4 · 2 seeds more; then 3 seeds of 2, or of 2, 4, 8 and 16 times the rounds
+    Cost(runs=(41, 50), times=(44, 128))
+    """
+    runs = tries + min(FINALISTS, tries) * (SEEDS - 1)
+    lengths = [2**n for n in range(1, DOUBLINGS + 1)]
+    return Cost((runs + SEEDS, runs + SEEDS * DOUBLINGS), (runs + SEEDS * lengths[0], runs + SEEDS * sum(lengths)))
 
 
 def tune(
@@ -132,18 +203,14 @@ def tune(
     path: Path,
     measure: str,
     vary: Mapping[str, Sequence[str]] | None = None,
-    held_out: float = 0.2,
     reporter: Callable[[str], Reporter] = lambda _: Reporter(),
 ) -> dict[str, Any]:
     """Search the settings of a configuration's method; the result as data.
 
     `path` is the file of the tries; `measure` is what is to be large; `vary` adds settings to what is varied.
     """
-    base = cfg.override([f"data.validation={held_out}"])
-    if cfg.data.name in SPARSE:
-        base = base.override(["data.held_out_labels=one"])
+    base = with_rows_held_out(cfg)
     space = space_of(base, vary)
-    path.parent.mkdir(parents=True, exist_ok=True)
     stored = Tries(path)
 
     def value(choice: Choice, seed: int, rounds: int | None = None) -> float:
@@ -169,12 +236,12 @@ def tune(
     return {
         "method": cfg.method,
         "measure": measure,
-        "held_out": held_out,
+        "held_out": base.data.validation,
         "rounds": rounds,
         "settings": [*" ".join(best.values()).split(), f"train.rounds={rounds}"],
         "values": values,
         "tries": tries,
-        "runs": len(stored.known),
+        "runs": stored.count(base),
         "ten_best": [score for _, score in ranked[:10]],
         "lengths": lengths,
         "space": {key: len(choices) for key, choices in space.items()},
