@@ -13,7 +13,8 @@ import fedaws
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>|<a)")
-_NAMES = "<!-- the public names -->"
+_NAMES = re.compile("<!-- the public names -->.*<!-- until here -->", re.DOTALL)
+_DEEPER = ("device.Device", "config.load", "config.presets")  # shown with the module they are in
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -29,10 +30,11 @@ def on_page_content(content: str, **_: Any) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """A link to a file beside the documentation leads to the repository, or is its text where none is configured.
 
-    The reference has all public names that are no modules.
+    The reference has all public names that are no modules, in place of what the repository's page says of them.
     """
-    names = [name for name in fedaws.__all__ if find_spec(f"fedaws.{name}") is None]
-    markdown = markdown.replace(_NAMES, "\n\n".join(f"::: fedaws.{name}" for name in names))
+    names = [f"::: fedaws.{name}" for name in fedaws.__all__ if find_spec(f"fedaws.{name}") is None]
+    names += [f"::: fedaws.{name}\n    options:\n      show_root_full_path: true" for name in _DEEPER]
+    markdown = _NAMES.sub("\n\n".join(names), markdown)
     folder = posixpath.dirname(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:

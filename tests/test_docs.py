@@ -319,6 +319,9 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
     assert "$" not in re.sub(r"<code.*?</code>|<script.*?</script>", "", theory, flags=re.DOTALL)
     reference = read(tmp_path / "site" / "reference.html")
     names = set(fedaws.__all__) - {"config", "core", "data"}  # modules
+    assert "fedaws.device.Device" in reference
+    assert "this page is empty" not in reference
+    assert "::: " not in read(ROOT / "docs/reference.md")  # what only the site understands
     assert {name for name in names if f">{name}</span>" not in reference} == set()
     fetched = [
         address
