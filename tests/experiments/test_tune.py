@@ -116,8 +116,7 @@ def test_what_is_held_out_is_what_the_settings_say(ran: list[Config], tmp_path: 
 
 def test_the_command_tries_a_grid_and_says_how_much_there_is_to_run(cli: Callable[..., Any]) -> None:
     settings = ("-s", "train.rounds=2", "-s", "train.threads=1")
-    command = ("tune", "digits", "--only", "spread.weight=1,10", "--only", "spread.margin=0.9,3", "--seeds", "2")
-    refused = cli(*command, *settings)
+    refused = cli("tune", "digits", "--only", "spread.weight=1,10", "--only", "spread.margin=0.9,3", *settings)
     assert (refused.code, refused.out) == (2, "")
     assert "spread.margin: got 3" in refused.err
     command = ("tune", "digits", "--only", "spread.weight=1,10", "--seeds", "0,4", *settings)
