@@ -186,6 +186,8 @@ def test_a_path_may_be_given_as_one() -> None:
         (lambda: Config(seed="x"), "seed: got 'x'; wanted a valid integer"),
         (lambda: Config(spread={"candidates": 9}), "spread.candidates=9 has no effect on all pairs"),
         (lambda: TrainConfig(rounds=-1), "train.rounds: got -1; wanted a number greater than or equal to 1"),
+        (lambda: parse({"self": 1}), "unknown key 'self'"),
+        (lambda: Config(train={"self": 1}), "unknown key 'train.self'"),
         (lambda: TrainConfig(rouns=1), "unknown key 'train.rouns'; did you mean 'train.rounds'?"),  # type: ignore[call-arg]
     ],
 )

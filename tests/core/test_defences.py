@@ -74,6 +74,14 @@ def test_no_guard_leaves_the_method_as_it_was() -> None:
     assert method_of(fixed.override(["defence.apart=0.5"])).spread is None
 
 
+@pytest.mark.parametrize("name", ["positive-only", "fixed", "softmax"])
+def test_a_method_that_shows_rows_is_refused_where_they_are_to_stay_private(name: str) -> None:
+    cfg = Config().override(["privacy.rows=private", "spread.regularizer=moments", f"method={name}"])
+    assert f"method={name} keeps no row with its client" in refusal(lambda: method_of(cfg))
+    own = method_of(Config(method=name))
+    assert "privacy.rows=private" in refusal(lambda: fedaws.train(config=cfg, method=own))
+
+
 def test_a_guarded_run_resumes_to_the_same_bits(tiny: Config, tmp_path: object) -> None:
     from pathlib import Path
 

@@ -20,7 +20,6 @@ from fedaws.evaluate.error_rates import (
     det,
     eer,
     fnir_at_fpir,
-    fnmr_at_fmr,
     frr_at_far,
     min_cllr,
     min_dcf,
@@ -344,12 +343,6 @@ def test_who_has_too_few_examples_for_one_question_is_named() -> None:
 def test_figures_of_few_people_have_no_intervals() -> None:
     found = comparisons(np.tile(np.eye(4), (2, 1)), np.tile(np.arange(4), 2), enroll=1)
     assert figures_for_json(found, {"eer": eer}) == {"eer": {"value": 0.0, "low": None, "high": None}}
-
-
-def test_isos_names_are_the_same_figures() -> None:
-    found = rates([1, 2], [0, 1])
-    assert fnmr_at_fmr is frr_at_far
-    assert (found.fmr is found.far, found.fnmr is found.frr) == (True, True)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

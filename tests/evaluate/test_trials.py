@@ -16,7 +16,6 @@ from fedaws.evaluate.trials import (
     read_scores,
     read_trials,
     write_scores,
-    write_trials,
 )
 from helpers import refusal
 
@@ -67,9 +66,9 @@ def test_scores_are_read_with_and_without_labels(written: Written) -> None:
 @given(st.lists(st.tuples(words, words, st.booleans()).map(lambda each: Trial(*each)), min_size=1, max_size=6))
 def test_a_written_list_is_read_again(tmp_path_factory: pytest.TempPathFactory, trials: list[Trial]) -> None:
     path = tmp_path_factory.mktemp("lists") / "list"
-    write_trials(path, trials)
+    path.write_text("".join(f"{e} {t} {'target' if same else 'nontarget'}\n" for e, t, same in trials), newline="")
     assert read_trials(path) == trials
-    write_trials(path, trials, "voxceleb")
+    path.write_text("".join(f"{same:d} {e} {t}\n" for e, t, same in trials), newline="")
     if trials[0].tested not in ("target", "nontarget"):  # then its first line looks like Kaldi's
         assert read_trials(path) == trials
 
@@ -112,7 +111,9 @@ def test_a_wrong_score_is_refused_with_its_line(written: Written, line: str) -> 
 
 
 def test_names_that_would_break_a_list_are_not_written(tmp_path: Path) -> None:
-    assert "cannot stand in a list" in refusal(lambda: write_trials(tmp_path / "list", [Trial("two words", "b", True)]))
+    assert "cannot stand in a list" in refusal(
+        lambda: write_scores(tmp_path / "list", [Scored("two words", "b", 0.5, True)])
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -79,9 +79,9 @@ def test_another_method_can_be_added_to_a_comparison(tiny: Config, tmp_path: Pat
 
 
 def test_a_mistake_in_the_last_run_shows_before_the_first_one_starts(tiny: Config, tmp_path: Path) -> None:
-    cfg = tiny.override(["method=fixed", "defence.apart=0.5", "privacy.rows=private", "spread.regularizer=moments"])
-    with pytest.raises(FedawsError, match="look at single rows"):
-        side_by_side(cfg, ["fixed", "fedaws"], 1, tmp_path, False, Watch())
+    cfg = tiny.override(["privacy.rows=private", "spread.regularizer=moments"])
+    with pytest.raises(FedawsError, match="method=fixed keeps no row with its client"):
+        side_by_side(cfg, ["fedaws", "fixed"], 1, tmp_path, False, Watch())
     assert not list(tmp_path.iterdir())
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedaws.experiments.sleec.settings import SleecConfig
-from fedaws.experiments.sleec.sleec import _most, embed, fit, objective, predict
+from fedaws.experiments.sleec.sleec import _most, embed, fit, predict
 from helpers import refusal
 
 
@@ -17,6 +17,12 @@ def groups(count: int, size: int, features: int = 40, seed: int = 0) -> tuple[sp
     centres = np.kron(np.eye(count), np.ones(features // count))
     x = np.repeat(centres, size, 0) + 0.05 * rng.random((count * size, features))
     return sp.csr_matrix(x), sp.csr_matrix(np.repeat(np.eye(count), size, 0))
+
+
+def objective(cosines: sp.csr_matrix, z: np.ndarray) -> float:
+    """½ ‖P_Ω(G − Z Zᵀ)‖²."""
+    whole = cosines.toarray()
+    return 0.5 * float(np.square((whole - z @ z.T)[whole != 0]).sum())
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 8])

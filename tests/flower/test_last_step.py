@@ -15,7 +15,7 @@ import fedaws
 from fedaws import Config
 from fedaws.flower import FedAwS, wire
 from fedaws.flower.client_app import summed, trained
-from fedaws.flower.strategy import SUMS
+from fedaws.flower.questions import SUMS
 from fedaws.flower.wire import Limits, Rejected
 from fedaws.record.folder import RunFolder
 from flower_trial import Trial

@@ -21,7 +21,7 @@ from fedaws.core.newcomers import fresh_row
 from fedaws.flower import wire
 from fedaws.flower.federation import Member, read_federation, write_federation
 from fedaws.flower.keys import make_node_key
-from fedaws.flower.strategy import ENROLL
+from fedaws.flower.questions import ENROLL
 from fedaws.models import build_encoder
 from fedaws.record.facts import Facts
 from fedaws.record.folder import RunFolder

@@ -18,6 +18,7 @@ from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
 from fedaws.flower.federation import read_federation, write_federation
 from fedaws.flower.strategy import FedAwS
+from fedaws.people.forget import forget
 from fedaws.privacy.sum_keeper import PEERS_FILE, ROW_FILES
 from fedaws.record.folder import RunFolder
 from fedaws.tensor_files import read_safetensors
@@ -340,6 +341,16 @@ def test_a_server_cannot_have_rows_in_the_clear_from_a_node_that_keeps_its_own(
     assert 'rows = "private"' in (home(made, 0) / PEERS_FILE).read_text()
     refusal(made.serve)
     assert "the server wants rows=clear, and this node gives rows=private alone" in said.text
+
+
+def test_nobody_is_forgotten_from_sums_that_hold_everybody(federation: Callable[..., Trial]) -> None:
+    made = federation(more=("train.rounds=1",))
+    made.serve()
+    before = server_sums(made)
+    assert "the sums in its checkpoints hold everybody's" in refusal(lambda: forget(made.place.run, "1"))
+    assert {name: tensor.tolist() for name, tensor in server_sums(made).items()} == {
+        name: tensor.tolist() for name, tensor in before.items()
+    }
 
 
 REFUSED = {

@@ -16,6 +16,7 @@ import fedaws
 from fedaws import Config
 from fedaws.flower import secure, wire
 from fedaws.flower.federation import read_federation, write_federation
+from fedaws.flower.questions import ENROLL, SUMS
 from fedaws.flower.strategy import FedAwS
 from fedaws.flower.wire import Expected, Limits, Rejected
 from fedaws.privacy.secure_sums import Entry, Round, letter_size
@@ -251,6 +252,27 @@ def test_a_node_with_peers_answers_nothing_in_the_clear(
 ) -> None:
     made = secured(settings="privacy.secure_sums=false")
     assert "in the clear; it gives secure sums alone" in failures(made, monkeypatch, caplog)
+
+
+@pytest.mark.parametrize("kind", [SUMS, ENROLL])
+def test_a_node_with_peers_answers_no_question_about_itself_alone(secured: Callable[..., Trial], kind: str) -> None:
+    """The direction of its mean embedding is a template of its person, as good as its row."""
+    made, reasons = secured(more=("train.rounds=1",)), list[str]()
+
+    def asked(message: Message, honest: Honest) -> Message:
+        if message.metadata.message_type == "train":
+            own = dict(message.content.config_records["own"])
+            own.pop("row", None)
+            told = RecordDict({**message.content, "own": ConfigRecord({**own, "gram": False})})
+            question = Message(told, message.metadata.dst_node_id, kind)
+            question.metadata.__dict__["_message_id"] = question.object_id
+            reply = honest(question)
+            reasons.append(reply.error.reason if reply.has_error() else "answered")
+        return honest(message)
+
+    made.node(0).deliver = asked
+    made.serve()
+    assert ["it gives secure sums alone" in reason for reason in reasons] == [True]
 
 
 def test_a_node_without_peers_says_what_it_lacks(

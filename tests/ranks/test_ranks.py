@@ -14,6 +14,7 @@ from torch import Tensor
 from fedaws import Config, from_arrays, load, train
 from fedaws.config import from_toml
 from fedaws.data import FederatedData
+from fedaws.people.forget import forget
 from fedaws.ranks import Ranks, own_examples
 from fedaws.record.folder import RunFolder
 from fedaws.tensor_files import read_safetensors
@@ -199,6 +200,15 @@ def test_what_one_rank_finds_wrong_ends_all_and_is_told_once(tmp_path: Path) -> 
     codes = run_ranks(3, train_until_wrong, CONFIGS["eq. (6), all pairs"], tmp_path / "run", "2")
     assert codes == [2, 2, 2]
     assert [(tmp_path / f"run-{rank}.txt").read_text() for rank in range(3)] == ["", "", "error: my disk is full\n"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_run_that_somebody_has_left_is_for_one_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cfg, folder = CONFIGS["eq. (6), all pairs"], tmp_path / "run"
+    train(config=cfg.override(["train.rounds=1"]), folder=folder)
+    forget(folder, "3")
+    assert run_ranks(2, train_on, cfg.override(["train.rounds=1"]), folder) == [2, 2]
+    assert "class 3 was removed" in capfd.readouterr().err
 
 
 REFUSED = {

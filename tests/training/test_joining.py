@@ -47,6 +47,12 @@ def cohorts_of(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[
     return seen, before, trained(cfg)
 
 
+def test_a_run_is_evaluated_later_as_it_was_in_training(late: Config, tmp_path: Path) -> None:
+    last = trained(late, tmp_path / "run").metrics[-1]
+    again = fedaws.load(tmp_path / "run").evaluate()
+    assert {name: last[name] for name in again} == pytest.approx(again)
+
+
 # --- the schedule ---------------------------------------------------------------------------------------------------
 
 

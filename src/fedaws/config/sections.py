@@ -80,7 +80,7 @@ class Section(BaseModel):
 class Table(Section):
     """Settings whose mistakes are one line, however they are made."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:  # a file may have a key named self
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -29,7 +29,12 @@ SENT, ANCHORS, INNER = "sent", "anchors", "inner/"
 
 
 def guarded(method: Method, cfg: Config) -> Method:
-    """The method, with its rows guarded as `[defence]` says."""
+    """The method, its rows guarded as `[defence]` says; refused if it shows rows that `[privacy]` has stay private."""
+    if cfg.privacy.rows == "private" and method.rows != "private":
+        raise FedawsError(
+            f"method={method.name} keeps no row with its client, as privacy.rows=private wants; set method=fedaws or "
+            "privacy.rows=clear"
+        )
     guard, inner = cfg.defence, method.spread
     if not (guard.row_step or guard.anchor or guard.apart < 1) or not method.trains_own_row:
         return method  # rows that no client moves need no guard

@@ -31,16 +31,6 @@ class Rates(NamedTuple):
     far: Scores  # [k] falls to 0
     frr: Scores  # [k] rises to 1
 
-    @property
-    def fmr(self) -> Scores:
-        """ISO's name of FAR."""
-        return self.far
-
-    @property
-    def fnmr(self) -> Scores:
-        """ISO's name of FRR."""
-        return self.frr
-
 
 # --- one number after another -----------------------------------------------------------------------------------------
 
@@ -129,9 +119,6 @@ def frr_at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> float:
     """
     check_enough(nontargets, far, "far", "nontargets")
     return at_far(targets, nontargets, far)[1]
-
-
-fnmr_at_fmr = frr_at_far
 
 
 def at_far(targets: ArrayLike, nontargets: ArrayLike, far: float) -> tuple[float, float]:

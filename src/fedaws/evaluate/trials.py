@@ -11,7 +11,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ _LABELS = {"target": True, "nontarget": False}
 _DIGITS = {"1": True, "0": False}
 _MOST_PAIRS = 100_000_000
 
-Style = Literal["kaldi", "voxceleb"]
 _Line = TypeVar("_Line")
 
 
@@ -177,17 +176,14 @@ def _picture(name: str, number: str) -> str:
 # --- out ------------------------------------------------------------------------------------------------------------
 
 
-def write_trials(path: Path, trials: Iterable[Trial], style: Style = "kaldi") -> None:
-    """A list in one of these two kinds."""
-    if style == "kaldi":
-        _write(path, ([each.enrolled, each.tested, _word(each.target)] for each in trials))
-    else:
-        _write(path, ([str(int(each.target)), each.enrolled, each.tested] for each in trials))
-
-
 def write_scores(path: Path, scores: Iterable[Scored]) -> None:
     """`enrolled tested score`, and `target` or `nontarget` where it is known."""
-    _write(path, (_score_words(each) for each in scores))
+    with atomically(path) as file:
+        for words in map(_score_words, scores):
+            broken = [word for word in words if not word or not word.isprintable() or word.split() != [word]]
+            if broken:
+                raise FedawsError(f"{broken[0]!r} cannot stand in a list, whose words are parted by spaces; rename it")
+            file.write(" ".join(words).encode() + b"\n")
 
 
 def _score_words(each: Scored) -> list[str]:
@@ -196,15 +192,6 @@ def _score_words(each: Scored) -> list[str]:
 
 def _word(target: bool) -> str:
     return "target" if target else "nontarget"
-
-
-def _write(path: Path, lines: Iterable[list[str]]) -> None:
-    with atomically(path) as file:
-        for words in lines:
-            broken = [word for word in words if not word or not word.isprintable() or word.split() != [word]]
-            if broken:
-                raise FedawsError(f"{broken[0]!r} cannot stand in a list, whose words are parted by spaces; rename it")
-            file.write(" ".join(words).encode() + b"\n")
 
 
 # --- whose ----------------------------------------------------------------------------------------------------------

@@ -49,15 +49,13 @@ def train(message: Message, context: Context) -> Message:
 @app.query("sums")
 def tell_sums(message: Message, context: Context) -> Message:
     """The last question: how many examples, the sum of their embeddings and, if asked for, the second moment."""
-    if _peers(context) is not None:
-        raise FedawsError("the server asks for sums of this node's own; it gives secure sums alone (its peers file)")
-    return summed(message, *_own(message, context))
+    return summed(message, *_own_in_the_clear(message, context))
 
 
 @app.query("enroll")
 def enroll(message: Message, context: Context) -> Message:
     """A first row for a class that is new to the run, made here."""
-    return enrolled(message, *_own(message, context))
+    return enrolled(message, *_own_in_the_clear(message, context))
 
 
 @app.query("open")
@@ -167,6 +165,12 @@ def _peers(context: Context) -> Path | None:
     """The file that says with whom this node gives secure sums; a node that has one gives nothing else."""
     path = context.node_config.get("peers")
     return None if path is None else Path(os.path.expanduser(str(path)))
+
+
+def _own_in_the_clear(message: Message, context: Context) -> tuple[Tensor, nn.Module]:
+    if _peers(context) is not None:
+        raise FedawsError("the server asks for what is of this node alone; it gives secure sums alone (its peers file)")
+    return _own(message, context)
 
 
 def _own(message: Message, context: Context) -> tuple[Tensor, nn.Module]:

@@ -87,6 +87,7 @@ def main(grid: Grid, context: Context) -> None:
         class_names=federation.class_names,
         own_data=True,
         role=strategy.method.role,
+        rows=strategy.method.rows,
         start=None if weights is None else digest(weights),
     )
     people, where = len(federation.members), None if folder is None else folder.path

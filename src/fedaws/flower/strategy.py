@@ -30,15 +30,13 @@ from fedaws.flower.federation import Federation, Member, from_classes
 from fedaws.flower.joining import late_classes, with_room, with_rows, without_removed
 from fedaws.flower.mailbox import Mailbox
 from fedaws.flower.members import Members
-from fedaws.flower.questions import ENROLL, SUMS, Questions
+from fedaws.flower.questions import Questions
 from fedaws.flower.updates import SecureSum, updates_of
 from fedaws.flower.wire import Limits
 from fedaws.hashing import hash64
 from fedaws.training.protection import Protection, protect
 from fedaws.training.register import closed, here, spread_among
 from fedaws.types import ClassFacts, Params, ServerState
-
-__all__ = ["ENROLL", "SUMS", "FedAwS", "first_rows"]
 
 _LOG = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]

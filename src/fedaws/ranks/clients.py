@@ -22,8 +22,7 @@ def over_ranks(
     def run(sent: Broadcast) -> Iterator[Update]:
         shares = [(rank_of[sent.cohort] == rank).nonzero()[:, 0] for rank in range(ranks.world)]
         own = shares[ranks.rank]
-        weights = None if sent.weights is None else sent.weights[own]
-        part = replace(sent, cohort=sent.cohort[own], W=sent.W[own], weights=weights)
+        part = replace(sent, cohort=sent.cohort[own], W=sent.W[own])
         if table is not None:
             part = replace(part, theta=table.looked_up(part))
         updates = list(run_clients(part)) if len(own) else []

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.rows import here
+from fedaws.errors import FedawsError
 from fedaws.ranks.group import Ranks
 from fedaws.ranks.rows import SharedRows, row_blocks
 from fedaws.record.facts import Facts
@@ -100,6 +101,11 @@ class SharedFolder(RunFolder):
             return None
         path, ranks, shared = Path(newest), self._ranks, self._shared(start)
         tensors, facts = read_state(path, ranks.rank, ranks.world)
+        if facts.forgotten:
+            raise FedawsError(
+                f"class {facts.forgotten[0]} was removed from {self.path}, and ranks cannot go on without somebody; "
+                "go on in one process: fedaws train … --resume"
+            )
         for name in (shared.keys() - facts.shared.keys()) & tensors.keys():  # written by one process
             tensors[name] = tensors[name][ranks.rank :: ranks.world].clone()
         spread = {name: here(memory) for name, memory in start.spread.items()}

@@ -13,7 +13,7 @@ from fedaws.core.method import Method
 from fedaws.core.start import mean_rows
 from fedaws.data import FederatedData
 from fedaws.errors import FedawsError
-from fedaws.evaluate import TestSet
+from fedaws.evaluate import Model, TestSet
 from fedaws.evaluate.model import REMOVED
 from fedaws.models import batch_norms
 from fedaws.runners.sums import ask_sums
@@ -132,7 +132,7 @@ def _no_meaning(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def test_of(data: FederatedData, state: ServerState) -> TestSet | None:
+def test_of(data: FederatedData, state: ServerState | Model) -> TestSet | None:
     """The test examples of those who are there."""
     test = TestSet(data.x_test, data.y_test, data.label_weights)
     if state.bias is None or not isinstance(data.y_test, Tensor):
@@ -143,7 +143,7 @@ def test_of(data: FederatedData, state: ServerState) -> TestSet | None:
     return TestSet(data.x_test.index_select(0, known), data.y_test[known], data.label_weights) if len(known) else None
 
 
-def here(state: ServerState) -> Tensor:
+def here(state: ServerState | Model) -> Tensor:
     """Which classes have a row, [C]."""
     everybody = torch.ones(len(state.W), dtype=torch.bool, device=state.W.device)
     return everybody if state.bias is None else state.bias > REMOVED

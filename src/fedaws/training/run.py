@@ -16,7 +16,7 @@ from fedaws.data.federated import as_input
 from fedaws.data.label_sets import as_sparse
 from fedaws.data.strangers import Part, Strangers
 from fedaws.errors import FedawsError
-from fedaws.evaluate import Model, TestSet, evaluate
+from fedaws.evaluate import Model, evaluate
 from fedaws.evaluate.half_rows import HalfRows, write_half_rows
 from fedaws.evaluate.index import ClassIndex
 from fedaws.evaluate.model import REMOVED
@@ -28,6 +28,7 @@ from fedaws.record.folder import RunFolder
 from fedaws.record.journal import Metrics
 from fedaws.sparse import Rows, SparseRows, is_scipy
 from fedaws.tensor_files import digest
+from fedaws.training.register import test_of
 from fedaws.types import Params
 
 
@@ -111,16 +112,20 @@ class Run:
         return ClassIndex(self.W, cells, self.model.shift)
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
-        """All measures on the test set of `data`, by default the run's own, and on its strangers."""
+        """All measures on the test set of `data`, by default the run's own, and on its strangers.
+
+        As in training nobody is counted whose row is gone.
+        """
         data = data or self.data or self.configured_data()
         if data.num_classes != len(self.W):
             raise FedawsError(
                 f"the data has {data.num_classes} classes, the model {len(self.W)}; they do not belong together"
             )
         device = self.W.device
-        weights = None if data.label_weights is None else data.label_weights.to(device)
-        test = TestSet(self._checked(data.x_test), data.y_test.to(device), weights)
-        measures = evaluate(self.model, test, self.config)
+        test = test_of(data.to(device), self.model)
+        if test is None:
+            raise FedawsError("everybody whom the test examples are of has left; give data of those who are there")
+        measures = evaluate(self.model, replace(test, x=self._checked(test.x)), self.config)
         for part, strangers in data.apart.items():
             measures |= open_set(self.model, strangers.to(device), self.config.data.enroll, part)
         return measures

@@ -133,11 +133,6 @@ def embed(cosines: Matrix, dims: int, iterations: int, seed: int = 0) -> Floats:
     return z
 
 
-def objective(cosines: Matrix, z: Floats) -> float:
-    """½ ‖P_Ω(G − Z Zᵀ)‖²."""
-    return 0.5 * float(np.square((cosines - _at(sp.triu(cosines).tocoo(), z)).data).sum())
-
-
 def _fit_cluster(x: Matrix, labels: Matrix, cfg: SleecConfig, seed: int) -> Cluster:
     n = x.shape[0]
     sets = normalize(labels)
