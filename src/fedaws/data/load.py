@@ -199,7 +199,7 @@ def _path(text: str | None) -> Path | None:
     return Path(os.path.expanduser(text)) if text else None
 
 
-def _read_npz(path: Path, parts: tuple[str, ...]) -> tuple[Any, ...]:
+def _read_npz(path: Path, parts: tuple[str, ...] = _PARTS) -> tuple[Any, ...]:
     fix = "save its arrays, all of numbers, anew with numpy.savez"
     arrays = read_npz(path, parts, ".npz file", fix)
     return tuple(
