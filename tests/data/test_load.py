@@ -69,6 +69,13 @@ def test_the_configuration_has_the_last_word_on_classes_per_client() -> None:
     assert data.y.equal(data.class_of.repeat_interleave(data.num_examples))
 
 
+def test_a_file_without_a_test_set_does_where_rows_are_held_out(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x_train=np.eye(6, dtype=np.float32), y_train=np.arange(6) % 2)
+    settings = (f"data.name={tmp_path / 'mine.npz'}", "model.hidden=[8]")
+    assert load_data(config(*settings, "data.validation=2")).tested_on == "held-out"
+    assert "has no x_test, y_test" in refusal(lambda: load_data(config(*settings)))
+
+
 def test_the_settings_of_the_data_table_are_used() -> None:
     data = load_data(config("data.clients_per_class=3", "data.num_classes=12", "data.validation=100"))
     assert len(data.num_examples) == 36

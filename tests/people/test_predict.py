@@ -74,7 +74,7 @@ def test_classes_have_the_names_of_a_file(folder: Path, run: fedaws.Run, tmp_pat
 def test_a_wrong_number_of_names_is_refused(folder: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "names.txt").write_text("a\nb\n")
     told = refused("predict", folder / "run", folder / "x.npz", "--names", tmp_path / "names.txt")
-    assert "names.txt has 2 lines, the model 5 classes; wanted one name per line" in told
+    assert "names.txt has 2 lines for 5 classes; wanted one name per line" in told
 
 
 def test_rows_without_features_are_told(folder: Path, tmp_path: Path, cli: Cli) -> None:

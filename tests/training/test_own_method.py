@@ -1,6 +1,7 @@
 """A method of one's own: loss, spreading with a memory, a torch.optim server optimiser and a measure, end to end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 import fedaws
 from fedaws import Config, Method, Model, Reporter, Run, Spread, TestSet
 from fedaws.core.method import When
+from fedaws.core.methods import method_of
 from fedaws.core.optimizers import from_torch
 from fedaws.record.folder import RunFolder
+from fedaws.record.state import read_state
 from fedaws.types import Memory
 from helpers import dense, refusal
 
@@ -119,6 +122,91 @@ def other_memory() -> Method:
 )
 def test_what_was_given_must_be_given_again(cfg: Config, half: Path, given: dict[str, Any], part: str) -> None:
     assert part in refusal(lambda: fedaws.train(config=cfg, folder=half, resume=True, **given))
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({"loss": lambda g, w: 2 * away(g, w)}, "loss"),
+        ({"spread": Spread(lambda W, c, when, rng, memory: memory, lambda W: {"mean": W.mean(0)})}, "spread"),
+        ({"server": from_torch(lambda params: torch.optim.AdamW(params, lr=0.06))}, "server"),
+        ({"rows": "fixed"}, "rows"),
+        ({"measures": {"median_score": lambda model, test: 0.5}}, "measure 'median_score'"),
+    ],
+)
+def test_it_does_not_go_on_with_another_function_of_the_same_name(
+    cfg: Config, half: Path, other: dict[str, Any], name: str
+) -> None:
+    measures = other.pop("measures", MEASURES)
+    method = replace(mine(), **other)
+    told = refusal(lambda: fedaws.train(config=cfg, method=method, measures=measures, folder=half, resume=True))
+    assert f"was started with another {name}; resume with the same" in told
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"), [({}, "an older version of fedaws"), ({"python": "3.0", "loss": "1"}, "Python 3.0")]
+)
+def test_what_cannot_be_compared_goes_on_with_a_warning(
+    cfg: Config, half: Path, saved: dict[str, str], told: str
+) -> None:
+    from fedaws.record.files import write_tensors
+
+    newest = RunFolder(half).checkpoints()[-1]
+    tensors, facts = read_state(newest)
+    write_tensors(newest, tensors, facts.model_copy(update={"functions": saved}).model_dump(mode="json"))
+    warned: list[str] = []
+    fedaws.train(
+        config=cfg,
+        method=mine(),
+        measures=MEASURES,
+        folder=half,
+        resume=True,
+        reporter=Reporter(on_warning=warned.append),
+    )
+    assert [line for line in warned if f"was started by {told}: whether its own functions are the same" in line]
+
+
+def test_settings_that_its_functions_replace_are_refused(cfg: Config, tmp_path: Path) -> None:
+    for setting in ("spread.weight=3", "server.optimizer=adam", "clients.margin=0.7"):
+        own = cfg.override([setting])
+        told = refusal(lambda own=own: fedaws.train(config=own, method=mine(), folder=tmp_path / "run"))
+        assert "no effect on method=away, which has functions of its own there; leave it out" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_the_packages_functions_in_it_hold(cfg: Config) -> None:
+    def trained(weight: float) -> Run:
+        one = cfg.override([f"spread.weight={weight}", "spread.bounded=false"])
+        return fedaws.train(config=one, method=replace(method_of(one), name="mine", loss=away))
+
+    assert not trained(3).W.equal(trained(1).W)
+
+
+def test_what_it_replaces_is_not_in_its_record(cfg: Config, tmp_path: Path) -> None:
+    found = fedaws.compare([mine(), "fedaws"], config=cfg.override(["spread.weight=3"]), folder=tmp_path / "runs")
+    assert list(found.histories) == ["away", "fedaws"]  # the setting is for one of them
+    own, ours = (tmp_path / "runs" / f"{name}-seed0" for name in ("away", "fedaws"))
+    assert "[spread]" not in (own / "config.toml").read_text()
+    assert "margin" not in (own / "config.toml").read_text()
+    assert "weight = 3.0" in (ours / "config.toml").read_text()
+    copy = fedaws.load(own).save(tmp_path / "copy")
+    assert (copy / "config.toml").read_text() == (own / "config.toml").read_text()
+
+
+def test_a_record_of_an_older_version_that_states_them_goes_on(cfg: Config, half: Path) -> None:
+    text = (half / "config.toml").read_text()
+    (half / "config.toml").write_text(f"{text}\n[spread]\nweight = 3.0\n")
+    fedaws.train(config=cfg, method=mine(), measures=MEASURES, folder=half, resume=True)
+
+
+def test_it_has_a_name_of_its_own(cfg: Config, tmp_path: Path) -> None:
+    method = replace(mine(), name="fedaws")
+    for action in (
+        lambda: fedaws.train(config=cfg, method=method, folder=tmp_path / "run"),
+        lambda: fedaws.compare([method, "fixed"], config=cfg, folder=tmp_path / "run"),
+    ):
+        assert refusal(action) == "a method of your own is called 'fedaws', as one of ours; give it another name"
+    assert not (tmp_path / "run").exists()
 
 
 def test_its_name_alone_does_not_resume_it(half: Path) -> None:

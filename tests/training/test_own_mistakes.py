@@ -12,6 +12,7 @@ from torch import Tensor
 import fedaws
 from fedaws import Config, Method, Spread
 from fedaws.core.method import LastStep, Weighting
+from fedaws.core.optimizers import from_torch
 from fedaws.training.session import Interrupted
 from helpers import refusal
 
@@ -37,6 +38,8 @@ def remembering(step: Callable[[Tensor], Any]) -> Method:
     [
         (replace(PLAIN, loss=lambda g, w: pull(g, w)[..., None]), "the method's loss has shape"),
         (replace(PLAIN, loss=lambda g, w: pull(g, w).mean()), "the method's loss has shape ()"),
+        (replace(PLAIN, loss=lambda g, w: 1.0), "the method's loss gave a float; wanted a tensor"),  # type: ignore[arg-type,return-value]
+        (replace(PLAIN, loss=lambda g, w: torch.ones(g.shape[:-1])), "the method's loss has no gradient"),
         (replace(PLAIN, start=lambda rows: rows[:2]), "the method's start gave torch.float32 (2, 5)"),
         (replace(PLAIN, start=lambda rows: rows * torch.nan), "the method's start gave"),
         (replace(PLAIN, last_step=LastStep(lambda W, sums: W)), "the method's last step gave Tensor"),  # type: ignore[arg-type,return-value]
@@ -53,6 +56,62 @@ def remembering(step: Callable[[Tensor], Any]) -> Method:
 def test_a_function_that_gives_something_else_is_told(tiny: Config, method: Method, told: str, runner: str) -> None:
     cfg = tiny.override([f"train.runner={runner}"])
     assert refusal(lambda: fedaws.train(config=cfg, method=method)).startswith(told)
+
+
+def test_a_memory_starts_as_tensors_by_name(tiny: Config) -> None:
+    method = replace(PLAIN, spread=Spread(lambda W, *_: {}, lambda W: {"count": 1}))  # type: ignore[dict-item]
+    told = refusal(lambda: fedaws.train(config=tiny, method=method))
+    assert told == "the method's spread starts with the memory {'count': 1}; wanted tensors by name, or {}"
+
+
+def test_a_guarded_step_that_gives_no_memory_is_told(tiny: Config) -> None:
+    cfg, method = tiny.override(["defence.row_step=0.5"]), replace(PLAIN, spread=Spread(lambda W, *_: None))  # type: ignore[arg-type,return-value]
+    told = refusal(lambda: fedaws.train(config=cfg, method=method))
+    assert told.startswith("the method's spread gave the memory NoneType")
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "told"),
+    [
+        ("loss", 3, "a int as its loss; wanted a function"),
+        ("spread", pull, "a function as its spread; wanted Spread, as in fedaws.Spread(step)"),
+        ("spread", Spread, "Spread as its spread; wanted Spread, as in"),
+        ("server", torch.optim.AdamW, "AdamW as its server; wanted Optimizer, as by fedaws.core.optimizers.from_torch"),
+        ("start", None, "a NoneType as its start; wanted a function"),
+        ("weighting", pull, "a function as its weighting; wanted Weighting"),
+        ("last_step", pull, "a function as its last_step; wanted LastStep"),
+    ],
+)
+def test_a_part_of_another_kind_is_told(part: str, given: Any, told: str) -> None:
+    assert refusal(lambda: replace(PLAIN, **{part: given})).startswith(f"method 'mine' has {told}")
+
+
+def test_an_optimiser_is_made_by_a_function() -> None:
+    made = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)
+    told = refusal(lambda: from_torch(made))  # type: ignore[arg-type]
+    assert told.startswith("from_torch got a SGD; wanted a function that makes the optimiser")
+
+
+@pytest.mark.parametrize("given", [[pull], {"a": 3}, {1: pull}, pull])
+def test_measures_are_functions_by_name(tiny: Config, given: Any) -> None:
+    told = refusal(lambda: fedaws.train(config=tiny, measures=given))
+    assert told.startswith("measures=")
+    assert told.endswith("wanted functions by name, as in {'worst': worst_class}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("0.5", "'0.5'"), (None, "None"), (torch.ones(3), "a tensor of shape (3,)")]
+)
+def test_a_measure_gives_a_number(tiny: Config, given: Any, told: str) -> None:
+    measures = {"odd": lambda model, test: given}
+    assert refusal(lambda: fedaws.train(config=tiny, measures=measures)).startswith(f"the measure 'odd' gave {told}; ")
+
+
+@pytest.mark.parametrize("setting", ["validation=0.2", "clients_per_class=2", "num_classes=9", "strangers=0.3"])
+def test_data_that_are_given_are_not_dealt_out_by_settings(tiny: Config, setting: str) -> None:
+    data = fedaws.from_arrays(torch.rand(24, 6), torch.arange(24) % 4)
+    told = refusal(lambda: fedaws.train(data, config=tiny.override([f"data.{setting}"])))
+    assert told == f"data.{setting}: no effect on data that are given; give it to fedaws.from_arrays"
 
 
 def test_a_method_of_ones_own_reads_no_options(tiny: Config, tmp_path: Path) -> None:

@@ -180,11 +180,12 @@ def predict_command(
 ) -> None:
     """Print the likeliest classes of each example in a file: a line each, `class score` from the best on."""
     with user_errors():
-        from fedaws.people.predict import predict, read_file, read_names, rows_without_features
+        from fedaws.data.sources.xc import read_names
+        from fedaws.people.predict import predict, read_file, rows_without_features
         from fedaws.training.run import load
 
         loaded = load(run, rows=rows)
-        called = None if names is None else read_names(loaded, names)
+        called = None if names is None else read_names(names, len(loaded.model.W))
         if save_rows is not None:
             loaded.save_half_rows(save_rows)
         x = read_file(loaded, file)

@@ -1,8 +1,11 @@
 """Settings that would do nothing with the data and the encoder of a run."""
 
+from collections.abc import Iterable
 from typing import get_args
 
+from fedaws.config.keys import typed, value_of
 from fedaws.config.mistakes import did_you_mean
+from fedaws.config.reading import load, presets
 from fedaws.config.rules import Effect, refuse_idle
 from fedaws.config.run import Config
 from fedaws.config.sections import SOUNDS, SPARSE, ModelName
@@ -26,6 +29,20 @@ _OF_ENCODERS: tuple[Effect, ...] = (
 )
 
 
+_OF_DEALING = (
+    "data.strangers", "data.test_strangers", "data.validation", "data.validation_by", "data.num_classes",
+    "data.clients_per_class", "data.classes_per_client",
+)  # fmt: skip
+
+
+def were_set(cfg: Config, keys: Iterable[str]) -> list[str]:
+    """Those of these settings, as they are typed, that are neither the defaults nor those of the run's preset."""
+    usual = load(cfg.name) if cfg.name in presets() else Config()
+    default = Config()
+    values = ((key, value_of(cfg, key)) for key in keys)
+    return [f"{k}={typed(v)}" for k, v in values if v not in (value_of(default, k), value_of(usual, k))]
+
+
 def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False) -> None:
     """Refuse settings that would do nothing with the data and the encoder that are named.
 
@@ -35,10 +52,8 @@ def check_effects(cfg: Config, own_data: bool = False, own_encoder: bool = False
     if not own_data:
         check_data_name(cfg.data.name)
         refuse_idle(cfg, _OF_DATA)
-    elif cfg.data.strangers or cfg.data.test_strangers:
-        raise FedawsError(
-            "data.strangers and data.test_strangers have no effect on data that are given; give them to from_arrays"
-        )
+    elif given := were_set(cfg, _OF_DEALING):
+        raise FedawsError(f"{', '.join(given)}: no effect on data that are given; give it to fedaws.from_arrays")
     if own_encoder:
         return
     refuse_idle(cfg, _OF_ENCODERS)

@@ -1,6 +1,6 @@
 """The configuration of one run, all tables together; settings are changed here, and the whole is checked each time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Self, get_args
 
 import tomli_w
@@ -129,9 +129,12 @@ class Config(Table):
                 _assign(tree, name, value)
         return Config(**tree)
 
-    def to_toml(self) -> str:
-        """The whole configuration as TOML."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+    def to_toml(self, without: Collection[str] = ()) -> str:
+        """The whole configuration as TOML, or without some dotted keys."""
+        tree = self.model_dump(mode="json", exclude_none=True)
+        for table, _, key in (dotted.partition(".") for dotted in without):
+            tree[table].pop(key, None)
+        return tomli_w.dumps({name: table for name, table in tree.items() if table != {} or name == "options"})
 
 
 def tables() -> dict[str, type[BaseModel]]:

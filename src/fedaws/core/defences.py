@@ -61,6 +61,8 @@ def guarded(method: Method, cfg: Config) -> Method:
         spread = memory[ANCHORS].clone() if guard.anchor else W
         kept = {name.removeprefix(INNER): tensor for name, tensor in memory.items() if name.startswith(INNER)}
         after = inner.step(spread, classes, when, rng, kept) if inner else kept
+        if not isinstance(after, dict):
+            return after  # refused by whoever takes it
         if guard.anchor:
             W.copy_(within(W, spread, guard.anchor))
         own = {SENT: W.clone()} | ({ANCHORS: spread} if guard.anchor else {})

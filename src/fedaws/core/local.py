@@ -4,7 +4,7 @@ The serial runner calls :func:`local_update` in a loop, the stacked runner on a 
 client on a device. All three therefore compute the same thing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +66,18 @@ def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes:
     return of_all_rows if method.rows == "all" else of_own_rows
 
 
+def check_depends(risks: Tensor, leaves: Collection[Tensor]) -> None:
+    """Refuse a loss without a gradient before PyTorch does."""
+    if leaves and not risks.requires_grad:
+        raise FedawsError(
+            "the method's loss has no gradient: it does not depend on the embeddings by torch's operations; make it of "
+            "tensors alone, without float(), .item() or .detach()"
+        )
+
+
 def _per_example(losses: Tensor, embeddings: Tensor) -> Tensor:
+    if not isinstance(losses, Tensor):
+        raise FedawsError(f"the method's loss gave a {type(losses).__name__}; wanted a tensor, one number per example")
     if losses.shape != embeddings.shape[:-1]:
         got, wanted = tuple(losses.shape), tuple(embeddings.shape[:-1])
         raise FedawsError(f"the method's loss has shape {got}; wanted one number per example, {wanted}")
@@ -126,6 +137,7 @@ def _gradient(risks_of: Callable[[Params, Tensor, Rows, Tensor, Tensor], Tensor]
         w = w.detach().requires_grad_()
         with torch.enable_grad():
             risks = risks_of(leaves, w, x, y, share)
+            check_depends(risks, leaves)
             gradients = torch.autograd.grad(risks.sum(), [*leaves.values(), w], materialize_grads=True)
         return (dict(zip(leaves, gradients, strict=False)), gradients[-1]), risks.detach()
 

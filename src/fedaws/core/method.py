@@ -4,12 +4,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from fedaws.config import Config
+from fedaws.config import Config, SpreadConfig
 from fedaws.core import losses
 from fedaws.core.optimizers import Optimizer
 from fedaws.errors import FedawsError
@@ -153,8 +153,26 @@ class Method:
             raise FedawsError(f"method {self.name!r} has rows={self.rows!r}; wanted {', '.join(get_args(RowsKind))}")
         if (self.rows == "private") != (self.own_spread is not None) or (self.own_spread and self.spread):
             raise FedawsError(f"method {self.name!r}: own_spread is for rows='private', and spread for all others")
-        if not callable(self.loss):
-            raise FedawsError(f"method {self.name!r} has a {type(self.loss).__name__} as its loss; wanted a function")
+        for part, kind in _PARTS.items():
+            value = getattr(self, part)
+            sound = callable(value) if kind is None else value is None or isinstance(value, kind)
+            if not sound:
+                got = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+                wanted = "a function" if kind is None else f"{kind.__name__}{_MADE_BY.get(part, '')}"
+                raise FedawsError(f"method {self.name!r} has {got} as its {part}; wanted {wanted}")
+
+    @property
+    def replaces(self) -> tuple[str, ...]:
+        """The settings that do nothing, as functions that the package did not make from them are in their place."""
+        spread = self.spread or self.own_spread
+        replaced = {
+            ("clients.margin", "clients.scale"): not _is_ours(self.loss),
+            tuple(f"spread.{key}" for key in SpreadConfig.model_fields): spread and not _is_ours(spread.step),
+            ("server.optimizer", "server.momentum"): self.server,
+            ("clients.weighting",): self.weighting,
+            ("train.ridge",): self.last_step,
+        }
+        return tuple(key for keys, there in replaced.items() if there for key in keys)
 
     @property
     def sends_row(self) -> bool:
@@ -165,6 +183,21 @@ class Method:
     def trains_own_row(self) -> bool:
         """Whether a client moves the row that it has."""
         return self.rows in ("own", "private")
+
+
+_PARTS: dict[str, type | None] = {
+    "loss": None, "spread": Spread, "own_spread": SumSpread, "server": Optimizer, "start": None, "weighting": Weighting,
+    "last_step": LastStep,
+}  # fmt: skip
+_MADE_BY = {
+    "spread": ", as in fedaws.Spread(step)",
+    "server": ", as by fedaws.core.optimizers.from_torch(lambda parameters: torch.optim.AdamW(parameters, lr=0.01))",
+}
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether a function, or the class of an object, is the package's, which may have made it from settings."""
+    return str(getattr(getattr(function, "func", function), "__module__", "")).partition(".")[0] == "fedaws"
 
 
 def positive_loss(cfg: Config) -> OwnLoss:

@@ -110,6 +110,12 @@ def from_torch(factory: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> 
     {'a': tensor([1.])}
     """
 
+    if not callable(factory):
+        raise FedawsError(
+            f"from_torch got a {type(factory).__name__}; wanted a function that makes the optimiser, as in "
+            "from_torch(lambda parameters: torch.optim.Adam(parameters, lr=0.01))"
+        )
+
     def run(params: Params, direction: Params, memory: Memory, lr: float) -> tuple[Params, Memory]:
         leaves = {name: params[name].detach().clone().requires_grad_() for name in direction}
         optimizer = factory(list(leaves.values()))

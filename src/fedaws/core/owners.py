@@ -74,6 +74,8 @@ def _same_kind(before: Memory, after: Memory, owner: str) -> Memory:
             return None
         return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in memory.items()}
 
+    if kinds(before) is None:
+        raise FedawsError(f"the method's {owner} starts with the memory {before!r}; wanted tensors by name, or {{}}")
     if kinds(after) != kinds(before):
         raise FedawsError(
             f"the method's {owner} gave the memory {kinds(after) or type(after).__name__}; wanted that of its init, "

@@ -23,7 +23,7 @@ from fedaws.data.sources.images import images
 from fedaws.data.sources.npz import read_npz
 from fedaws.data.sources.sounds import sounds
 from fedaws.data.sources.synthetic import synthetic
-from fedaws.data.sources.xc import SETS, other_data, some_rows, xc
+from fedaws.data.sources.xc import SETS, label_names, other_data, some_rows, xc
 from fedaws.data.sources.xc_synthetic import xc_synthetic
 from fedaws.errors import FedawsError
 
@@ -81,10 +81,14 @@ def _load_sparse(cfg: Config, classes_per_client: int, cooccurrence: bool) -> Fe
     if data.strangers or data.test_strangers:
         raise FedawsError(f"data.strangers: {data.name} has sets of labels, and no classes alone; set it to 0")
     train, test = _splits(cfg)
+    names = None
+    if data.name != "xc-synthetic":
+        names = label_names(data.name, _roots(cfg), cache_folder(), train.labels.width)
     with _named_as_settings():
         return from_sparse(
             *train,
             *(test or ()),
+            class_names=names,
             clients_per_class=data.clients_per_class,
             classes_per_client=data.classes_per_client or classes_per_client,
             every_label=data.every_label,
@@ -174,7 +178,8 @@ def _load(cfg: Config) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
             arrays, names = sounds(folder, cfg.model.sample_rate, data.seconds)
         case path:
             check_data_name(path)
-            arrays = _read_npz(_first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common]))
+            place = _first_there(Path(os.path.expanduser(path)), [root] if root else [Path(), common])
+            arrays = _read_npz(place, _PARTS[:2] if data.validation else _PARTS)
     return arrays, names
 
 
@@ -194,9 +199,9 @@ def _path(text: str | None) -> Path | None:
     return Path(os.path.expanduser(text)) if text else None
 
 
-def _read_npz(path: Path) -> tuple[Any, ...]:
+def _read_npz(path: Path, parts: tuple[str, ...] = _PARTS) -> tuple[Any, ...]:
     fix = "save its arrays, all of numbers, anew with numpy.savez"
-    arrays = read_npz(path, _PARTS, ".npz file", fix)
+    arrays = read_npz(path, parts, ".npz file", fix)
     return tuple(
         (as_features if name.startswith("x") else as_labels)(array, f"{path}: {name}") for name, array in arrays.items()
     )

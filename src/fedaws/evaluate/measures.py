@@ -1,8 +1,9 @@
 """All measures of a model on a test set, as one flat dict of fractions and distances."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,8 +62,10 @@ def evaluate(model: Model, test: TestSet, cfg: Config, embeddings: Tensor | None
     return measures
 
 
-def check_names(measures: Iterable[str]) -> None:
-    """Refuse measures of the user's own that would stand in the place of ours."""
+def check_measures(measures: Any) -> None:
+    """Refuse measures of the user's own that are no functions by name, or would stand in the place of ours."""
+    if not isinstance(measures, Mapping) or not all(isinstance(n, str) and callable(f) for n, f in measures.items()):
+        raise FedawsError(f"measures={repr(measures)[:100]}; wanted functions by name, as in {{'worst': worst_class}}")
     for name in measures:
         if name in CATALOGUE or name in BOOKKEEPING:
             raise FedawsError(f"a measure of your own is called {name!r}, as one of ours; give it another name")
@@ -72,9 +75,14 @@ def own_measures(measures: Mapping[str, Measure], model: Model, test: TestSet) -
     """What measures of the user's own say."""
     values = {}
     for name, measure in measures.items():
-        value = float(measure(model, test))
+        given: Any = measure(model, test)
+        try:
+            value = math.nan if isinstance(given, str) else float(given)  # also a tensor of one number
+        except (TypeError, ValueError, RuntimeError):
+            value = math.nan
         if not math.isfinite(value):
-            raise FedawsError(f"the measure {name!r} gave {value}; wanted a finite number")
+            got = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)[:100]
+            raise FedawsError(f"the measure {name!r} gave {got}; wanted a finite number")
         values[name] = value
     return values
 

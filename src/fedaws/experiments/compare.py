@@ -102,8 +102,14 @@ def compare(
     if seeds < 1 or not methods:
         raise FedawsError(f"got {len(methods)} methods and seeds={seeds}; wanted at least one of each")
     # All of them before the first run: a mistake in the last one shows at once.
+    several = len(methods) > 1
     jobs = [
-        ((cfg.with_(method=method) if isinstance(method, str) else named_after(method, cfg)).with_(seed=seed), method)
+        (
+            (cfg.with_(method=method) if isinstance(method, str) else named_after(method, cfg, several)).with_(
+                seed=seed
+            ),
+            method,
+        )
         for method in methods
         for seed in range(cfg.seed, cfg.seed + seeds)
     ]

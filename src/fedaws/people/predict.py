@@ -11,14 +11,12 @@ from fedaws.data.sources import xc_text
 from fedaws.data.sources.xc import read_matrix
 from fedaws.errors import FedawsError
 from fedaws.evaluate.model import REMOVED
-from fedaws.files import read_text
 from fedaws.people.inputs import read_examples
 from fedaws.sparse import SparseRows
 from fedaws.training.run import Run
 
 BATCH = 4096
 """Examples at a time."""
-MOST_NAMES = 1 << 30  # bytes
 
 
 class Guess(NamedTuple):
@@ -41,15 +39,6 @@ def predict(
         )
         for row, scores in zip(called, found.scores.tolist(), strict=True):
             yield [Guess(str(name), score) for name, score in zip(row, scores, strict=True) if score > REMOVED]
-
-
-def read_names(run: Run, path: Path) -> list[str]:
-    """A name per class, each on a line of its own; what is not printable becomes a space."""
-    lines = read_text(path, MOST_NAMES).removesuffix("\n").split("\n")
-    classes = len(run.model.W)
-    if len(lines) != classes:
-        raise FedawsError(f"{path} has {len(lines):,} lines, the model {classes:,} classes; wanted one name per line")
-    return [" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in lines]
 
 
 def rows_without_features(x: SparseRows | NDArray[Any]) -> list[int]:

@@ -5,7 +5,7 @@ All ranks must see the same folder. A checkpoint is there once its first file is
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -53,10 +53,10 @@ class SharedFolder(RunFolder):
         if self._ranks.first:
             super().note_versions()
 
-    def write_new(self, cfg: Config) -> None:
+    def write_new(self, cfg: Config, without: Collection[str] = ()) -> None:
         """The files of a run that begins."""
         if self._ranks.first:
-            super().write_new(cfg)
+            super().write_new(cfg, without)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add one line."""

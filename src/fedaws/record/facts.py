@@ -43,6 +43,8 @@ class Facts(BaseModel):
     encoder_name: str | None = None  # the class of an own encoder
     role: str = ""  # what the method is, in a few words
     rows: str | None = None  # what of W its clients are sent
+    functions: dict[str, str] = {}  # digests of an own method's functions, and of own measures
+    replaced: tuple[str, ...] = ()  # settings in whose place its functions are; config.toml does not have them
     start: str | None = None  # a digest of the weights that training began with, if it did not begin at random
     tested_on: Literal["test", "held-out", "training"] = "test"
     own_measures: tuple[str, ...] = ()  # beside the package's

@@ -83,14 +83,14 @@ class RunFolder:
                 f"{self.path} already holds a run; add --resume (resume=True) to go on, or choose another folder"
             )
 
-    def create(self, cfg: Config) -> None:
+    def create(self, cfg: Config, without: Collection[str] = ()) -> None:
         """Start a run here; refuses a folder that has one."""
         self.check_free()
-        self.write_new(cfg)
+        self.write_new(cfg, without)
 
-    def write_new(self, cfg: Config) -> None:
-        """The files of a run that begins."""
-        write_text(self.path / "config.toml", cfg.to_toml())
+    def write_new(self, cfg: Config, without: Collection[str] = ()) -> None:
+        """The files of a run that begins; settings that mean nothing in it are left out."""
+        write_text(self.path / "config.toml", cfg.to_toml(without))
         write_text(self.metrics_file, "")
 
     def config(self) -> Config:

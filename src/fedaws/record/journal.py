@@ -1,7 +1,7 @@
 """What a run writes down as it goes: its folder, if it has one, and the sums between two rows of metrics."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from fedaws.config import Config
 from fedaws.errors import FedawsError
 from fedaws.record.facts import Facts, PrivacyFacts
 from fedaws.record.folder import RunFolder
+from fedaws.record.functions import PYTHON
 from fedaws.record.trace import trace_rounds, traced_classes
 from fedaws.types import Params, ServerState
 
@@ -23,7 +24,15 @@ _THE_SAME = ("example_shape", "example_dtype", "class_names", "own_encoder", "ow
 """What must be the same when a run goes on; the weights themselves are in its checkpoint."""
 
 
-_NOT_SHOWN: dict[str, Any] = {"data": None, "loss": 0.0, "loss_sum": 0.0, "loss_rounds": 0, "seconds": 0.0, "parts": {}}
+_NOT_SHOWN: dict[str, Any] = {
+    "data": None,
+    "functions": {},
+    "loss": 0.0,
+    "loss_sum": 0.0,
+    "loss_rounds": 0,
+    "seconds": 0.0,
+    "parts": {},
+}
 """What a model with an ε does not say beside it; a checkpoint, which stays with whoever trains, does."""
 
 
@@ -46,11 +55,13 @@ class Journal:
         facts: Facts,
         folder: RunFolder | None,
         privacy: Callable[[], PrivacyFacts | None] = lambda: None,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._cfg = cfg
         self._facts = facts
         self._folder = folder
         self._privacy = privacy
+        self._warn = warn
         self._sums = _Sums()
         self.class_names = facts.class_names  # of the rows of W, and perhaps of some that are to come
         self.forgotten: tuple[int, ...] = ()  # classes that were removed on demand
@@ -67,9 +78,9 @@ class Journal:
             return state, []
         going_on = self.going_on(resume)
         if going_on:
-            same_config(self._cfg, folder.config(), folder.path)
+            same_config(self._cfg, folder.config(), folder.path, self._facts.replaced)
         else:
-            folder.create(self._cfg)
+            folder.create(self._cfg, self._facts.replaced)
         if not folder.finished:
             folder.note_versions()
         checkpoint = folder.load_checkpoint(state) if going_on else None
@@ -78,6 +89,7 @@ class Journal:
             return state, folder.rewind_metrics(0)
         state, facts = checkpoint
         _same_facts(self._facts, facts, folder.path)
+        _same_functions(self._facts.functions, facts.functions, folder.path, self._warn)
         self.forgotten = facts.forgotten
         self._sums = _Sums(facts.loss_sum, facts.loss_rounds, facts.seconds, dict(facts.parts))
         history = folder.rewind_metrics(state.round_num)
@@ -166,14 +178,35 @@ def _same_facts(given: Facts, saved: Facts, path: Path) -> None:
             continue  # their examples may be gone from the data, too
         if ours != theirs:
             raise FedawsError(
-                f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same data, encoder, "
-                "method, start and measures"
+                f"{path} was started with {key}={_brief(theirs)}, now it is {_brief(ours)}; resume with the same data, "
+                "encoder, method, start and measures"
             )
 
 
-def same_config(given: Config, saved: Config, path: Path) -> None:
-    """Refuse to go on with a run that was started with other settings."""
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 200 else f"{text[:200]}…"
+
+
+def _same_functions(given: dict[str, str], saved: dict[str, str], path: Path, warn: Callable[[str], None]) -> None:
+    """Refuse to go on with functions that are others under the same names, as far as can be told."""
+    if given.get(PYTHON) != saved.get(PYTHON):
+        which = f"Python {saved[PYTHON]}" if saved else "an older version of fedaws"
+        warn(f"{path} was started by {which}: whether its own functions are the same cannot be told")
+        return
+    other = [name for name in saved if given.get(name, saved[name]) != saved[name]]
+    if other:
+        raise FedawsError(
+            f"{path} was started with another {', '.join(other)}; resume with the same method and measures, or train "
+            "anew in another folder"
+        )
+
+
+def same_config(given: Config, saved: Config, path: Path, but: Collection[str] = ()) -> None:
+    """Refuse to go on with a run that was started with other settings, `but` of what does not count."""
     for key, ours, theirs in differences(given, saved):
+        if key in but:
+            continue  # an older version wrote them down
         raise FedawsError(f"{path} was started with {key}={theirs}, now it is {ours}; resume with the same settings")
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedaws.config import Config
-from fedaws.core.local import ExampleLosses, example_losses, leaves_of, loss_of_score, score_gradient
+from fedaws.core.local import ExampleLosses, check_depends, example_losses, leaves_of, loss_of_score, score_gradient
 from fedaws.core.losses import OfScore, softmax_cross_entropy
 from fedaws.core.method import Method
 from fedaws.core.schedule import schedule
@@ -161,6 +161,7 @@ def _by_autograd(
     with torch.enable_grad():
         risks = (loss_of(theta, rows, x, y).view_as(share) * share).sum(1)
         leaves = [*theta.values(), rows] if train_rows else [*theta.values()]
+        check_depends(risks, leaves)
         gradients = torch.autograd.grad((risks * omega).sum(), leaves, materialize_grads=True)
     return dict(zip(theta, gradients, strict=False)), gradients[-1] if train_rows else None, risks.detach()
 

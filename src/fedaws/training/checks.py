@@ -42,7 +42,7 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     _check_clients(cfg, method, data, warn)
     _check_encoder(cfg, data, encoder, warn)
     people = check_moves(cfg, method, data, encoder)
-    if method.spread:
+    if method.spread and "spread.margin" not in method.replaces:
         _check_spread(cfg, data.num_classes, people.fewest, warn)
     for part, strangers in data.apart.items():
         check_strangers(part, strangers, cfg.data.enroll)
@@ -84,7 +84,10 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
     if method.rows == "all" and method.classes_per_client > 1 and not several:
         warn("every client has one class, so method=fedavg is method=softmax; make data with classes_per_client=2")
     if data.tested_on == "training":
-        warn("no test set was given: all figures are of the training examples; give one, or data.validation=0.2")
+        warn(
+            "no test set was given: all figures are of the training examples; give one, or hold some "
+            "of them out (data.validation=0.2; in Python from_arrays(…, validation=0.2))"
+        )
     if not len(data.y):  # a server has no examples
         return
     alone = int((torch.bincount(data.y, minlength=data.num_classes) == 0).sum())

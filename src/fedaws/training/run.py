@@ -187,7 +187,7 @@ class Run:
     def save(self, folder: str | Path) -> Path:
         """Write the model as a run folder of its own that :func:`fedaws.load` reads."""
         record = RunFolder(Path(folder))
-        record.create(self.config)
+        record.create(self.config, self.facts.replaced)
         record.save_model(self.theta, self.W, self.model.bias, self.facts)
         return record.path
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from fedaws.data import FederatedData, load_data
 from fedaws.data.federated import as_input
 from fedaws.errors import FedawsError
 from fedaws.evaluate import Measure, Model
-from fedaws.evaluate.measures import check_names
+from fedaws.evaluate.measures import check_measures
 from fedaws.machine.memory import keep_freed_memory, return_freed_memory
 from fedaws.machine.threads import shared_out
 from fedaws.models import (
@@ -35,6 +35,7 @@ from fedaws.models import (
 from fedaws.ranks import Ranks, Together, check_ranks, current_ranks, own_examples
 from fedaws.record.facts import Facts
 from fedaws.record.folder import RunFolder
+from fedaws.record.functions import digests
 from fedaws.record.journal import Journal
 from fedaws.runners import make_runner
 from fedaws.runners.sums import ask_sums
@@ -97,7 +98,7 @@ def train(
     reporter = _spoken_by_one(reporter or Reporter(), ranks)
     own_data, own_encoder, own_method = data is not None, encoder is not None, method is not None
     check_effects(cfg, own_data, own_encoder)
-    check_names(measures or ())
+    check_measures(measures or {})
     cfg = _as_given(cfg, own_data, own_encoder)
     device = _prepare(cfg)
     if data is None:
@@ -108,7 +109,7 @@ def train(
         encoder = build_encoder(cfg.model, data.example_shape, cfg.seed)
     data, encoder = data.to(device), encoder.to(device)
     begun_with = start if start is not None else cfg.model.start
-    method = guarded(method, cfg) if method else method_of(cfg, data.class_facts or ClassFacts())
+    method = method or method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
     check_start(cfg, begun_with)
     weights = None if begun_with is None else weights_of(begun_with)
@@ -125,11 +126,14 @@ def train(
         encoder_name=type(encoder).__name__ if own_encoder else None,
         role=method.role,
         rows=method.rows,
+        functions=digests(_own_functions(method if own_method else None, measures or {})),
+        replaced=method.replaces if own_method else (),
         start=None if weights is None else digest(weights),
         tested_on=data.tested_on,
         own_measures=tuple(sorted(measures or ())),
         classes=data.num_classes,
     )
+    method = guarded(method, cfg) if own_method else method
     place = None if folder is None else Path(folder)
     private = protect(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
@@ -149,7 +153,9 @@ def train(
         return_freed_memory()
         if cfg.train.stop_on == "strangers":
             first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
-        journal = Journal(cfg, facts, None if place is None else parts.folder(place), **promise)
+        journal = Journal(
+            cfg, facts, None if place is None else parts.folder(place), warn=reporter.on_warning, **promise
+        )
         with journal.held():
             state, history = opened(journal, first, resume, private)
             people = register_of(cfg, method, data, encoder, first, parts.ask, journal.forgotten, state.round_num)
@@ -171,6 +177,12 @@ def train(
             model, facts = session.finish(state)
     set_weights(encoder, model.theta)
     return Run(cfg, model, facts, session.history, data, place)
+
+
+def _own_functions(method: Method | None, measures: Mapping[str, Measure]) -> dict[str, Any]:
+    """What of a run is the user's code, by the names under which it is told to have changed."""
+    parts = [] if method is None else [field.name for field in fields(method) if field.name not in ("name", "role")]
+    return {name: getattr(method, name) for name in parts} | {f"measure {n!r}": f for n, f in measures.items()}
 
 
 class _Parts(NamedTuple):

@@ -92,6 +92,15 @@ def test_rows_may_be_held_out_where_there_is_no_test_part(tmp_path: Path) -> Non
     assert dense(without.x_test) == dense(with_test.x_test)
 
 
+def test_labels_have_the_names_in_a_file_beside_them(tmp_path: Path) -> None:
+    folder = put(tmp_path / "mine")
+    (folder / "labels.txt").write_text("Shoes\n\nShoes\n", encoding="utf-8")
+    assert load("data.name=xc", f"data.root={folder}").class_names == ("Shoes #0", "#1", "Shoes #2")
+    (folder / "labels.txt").write_text("Shoes\n", encoding="utf-8")
+    told = refusal(lambda: load("data.name=xc", f"data.root={folder}"))
+    assert told.endswith("labels.txt has 1 lines for 3 classes; wanted one name per line")
+
+
 def test_parts_of_two_sets_are_refused(tmp_path: Path) -> None:
     folder = put(tmp_path / "mine", test="1 7 3\n0 1:1\n")
     message = refusal(lambda: load("data.name=xc", f"data.root={folder}"))

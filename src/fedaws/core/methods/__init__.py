@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from fedaws.config import Config
+from fedaws.config import Config, value_of, were_set
 from fedaws.core.defences import guarded
 from fedaws.core.method import Method
 from fedaws.errors import FedawsError
@@ -44,8 +44,21 @@ def method_of(cfg: Config, classes: ClassFacts | None = None) -> Method:
     return guarded(made, cfg)
 
 
-def named_after(method: Method, cfg: Config) -> Config:
-    """The configuration of a run with a method of one's own, which reads no options."""
+def named_after(method: Method, cfg: Config, others: bool = False) -> Config:
+    """The configuration of a run with a method of one's own, which reads no options.
+
+    Settings that its functions replace have their defaults; one that was set is refused, unless there are `others`
+    whom it may be for.
+    """
+    if method.name in method_names():
+        raise FedawsError(f"a method of your own is called {method.name!r}, as one of ours; give it another name")
+    idle = were_set(cfg, method.replaces)
+    if idle and not others:
+        raise FedawsError(
+            f"{', '.join(idle)}: no effect on method={method.name}, which has functions of its own there; leave it out"
+        )
+    default = Config()
+    cfg = cfg.override({key: value_of(default, key) for key in method.replaces})
     if cfg.options:
         raise FedawsError(
             f"options ({', '.join(cfg.options)}) have no effect on a method of your own; set them where you make it, "

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedaws import files
 from fedaws.data.label_sets import Split, as_sparse
 from fedaws.data.sources.array_cache import Arrays, cached
 from fedaws.data.sources.npz import read_npz
@@ -22,6 +24,7 @@ _VERSION = "xc-1"  # of what the cache holds; raise it when the reader changes w
 _REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
 _ARRAYS = ("features", "values", "feature_starts", "labels", "label_starts", "widths")
 _WORDS = ("train", "test")
+NAMES = "labels.txt"
 _FIX = "save it anew: scipy.sparse.save_npz"
 _PAIRS = (  # of matrices: examples and labels of the training part, then of the test part
     (("X.trn.npz", "Y.trn.npz"), ("X.tst.npz", "Y.tst.npz")),
@@ -82,6 +85,25 @@ def xc(name: str, roots: Iterable[Path], cache: Path, tested: bool = True) -> tu
                 "they are not of one set"
             )
     return train, test
+
+
+def label_names(name: str, roots: Iterable[Path], cache: Path, classes: int) -> list[str] | None:
+    """The labels' names by the file beside the training part, if there is one; one that comes again gets a number."""
+    roots = list(roots)
+    folder = roots[0] if name == "xc" else _find(name, roots, cache)
+    if folder is None or not (folder / NAMES).is_file():
+        return None
+    names = read_names(folder / NAMES, classes, 20_000_000)  # every checkpoint has them
+    seen = Counter(names)
+    return [name if name and seen[name] == 1 else f"{name} #{number}".strip() for number, name in enumerate(names)]
+
+
+def read_names(path: Path, classes: int, longest: int = 1 << 30) -> list[str]:
+    """A name per class, each on a line of its own; what is not printable becomes a space."""
+    lines = files.read_text(path, longest).removesuffix("\n").split("\n")
+    if len(lines) != classes:
+        raise FedawsError(f"{path} has {len(lines):,} lines for {classes:,} classes; wanted one name per line")
+    return [" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in lines]
 
 
 def other_data(name: str, roots: Iterable[Path], cache: Path) -> tuple[Path, Header] | None:
