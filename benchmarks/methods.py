@@ -79,7 +79,7 @@ ROWS = {
     "class-features": Row("method=class-features", ("dim", "phi_step", "phi_weight"), needs="groups"),
     "softmax": Row("method=softmax", ("dim", "scale"), oracle=True),
     "contrastive": Row("method=contrastive", ("dim",), oracle=True),
-    "triplet": Row("method=triplet", ("dim",), needs="groups", oracle=True),
+    "triplet": Row("method=triplet", ("dim",), oracle=True),
 }
 # What classes without a client get: rows made of features, or the mean of their group's rows after training.
 ZERO_SHOT = {"class-features": ROWS["class-features"], "fedaws, then group means": ROWS["fedaws, moments"]}

@@ -267,7 +267,7 @@ def test_a_node_with_peers_answers_no_question_about_itself_alone(secured: Calla
             question = Message(told, message.metadata.dst_node_id, kind)
             question.metadata.__dict__["_message_id"] = question.object_id
             reply = honest(question)
-            reasons.append(reply.error.reason if reply.has_error() else "answered")
+            reasons.append(str(reply.error.reason) if reply.has_error() else "answered")
         return honest(message)
 
     made.node(0).deliver = asked

@@ -1,5 +1,6 @@
 """Clients that join a run and leave it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def test_before_anybody_joins_the_run_is_that_of_the_others_alone(
     known = data.y < 3
     alone = fedaws.from_arrays(dense(data.x)[known], data.y[known])
     start = before[0][:3]
-    method = fedaws.Method(**{**vars(fedaws.core.methods.method_of(cfg)), "start": lambda rows: start})
+    method = replace(fedaws.core.methods.method_of(cfg), name="fedaws from these rows", start=lambda rows: start)
     encoder = build_encoder(cfg.model, data.x.shape[1:], cfg.seed)
     short = cfg.override(["clients.join=[]", "train.rounds=11", "train.schedule=constant"])
     few = fedaws.train(alone, encoder, short, method=method, reporter=QUIET)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_what_cannot_be_compared_goes_on_with_a_warning(
 def test_settings_that_its_functions_replace_are_refused(cfg: Config, tmp_path: Path) -> None:
     for setting in ("spread.weight=3", "server.optimizer=adam", "clients.margin=0.7"):
         own = cfg.override([setting])
-        told = refusal(lambda own=own: fedaws.train(config=own, method=mine(), folder=tmp_path / "run"))
+        told = refusal(partial(fedaws.train, config=own, method=mine(), folder=tmp_path / "run"))
         assert "no effect on method=away, which has functions of its own there; leave it out" in told
     assert not (tmp_path / "run").exists()
 

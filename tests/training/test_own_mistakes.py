@@ -38,7 +38,7 @@ def remembering(step: Callable[[Tensor], Any]) -> Method:
     [
         (replace(PLAIN, loss=lambda g, w: pull(g, w)[..., None]), "the method's loss has shape"),
         (replace(PLAIN, loss=lambda g, w: pull(g, w).mean()), "the method's loss has shape ()"),
-        (replace(PLAIN, loss=lambda g, w: 1.0), "the method's loss gave a float; wanted a tensor"),  # type: ignore[arg-type,return-value]
+        (replace(PLAIN, loss=lambda g, w: 1.0), "the method's loss gave a float; wanted a tensor"),  # type: ignore[arg-type]
         (replace(PLAIN, loss=lambda g, w: torch.ones(g.shape[:-1])), "the method's loss has no gradient"),
         (replace(PLAIN, start=lambda rows: rows[:2]), "the method's start gave torch.float32 (2, 5)"),
         (replace(PLAIN, start=lambda rows: rows * torch.nan), "the method's start gave"),
@@ -65,7 +65,7 @@ def test_a_memory_starts_as_tensors_by_name(tiny: Config) -> None:
 
 
 def test_a_guarded_step_that_gives_no_memory_is_told(tiny: Config) -> None:
-    cfg, method = tiny.override(["defence.row_step=0.5"]), replace(PLAIN, spread=Spread(lambda W, *_: None))  # type: ignore[arg-type,return-value]
+    cfg, method = tiny.override(["defence.row_step=0.5"]), replace(PLAIN, spread=Spread(lambda W, *_: None))  # type: ignore[arg-type]
     told = refusal(lambda: fedaws.train(config=cfg, method=method))
     assert told.startswith("the method's spread gave the memory NoneType")
 

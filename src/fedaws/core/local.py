@@ -4,7 +4,7 @@ The serial runner calls :func:`local_update` in a loop, the stacked runner on a 
 client on a device. All three therefore compute the same thing.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sized
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +66,7 @@ def example_losses(encoder: nn.Module, cfg: Config, method: Method, num_classes:
     return of_all_rows if method.rows == "all" else of_own_rows
 
 
-def check_depends(risks: Tensor, leaves: Collection[Tensor]) -> None:
+def check_depends(risks: Tensor, leaves: Sized) -> None:
     """Refuse a loss without a gradient before PyTorch does."""
     if leaves and not risks.requires_grad:
         raise FedawsError(

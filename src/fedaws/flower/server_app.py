@@ -93,7 +93,7 @@ def main(grid: Grid, context: Context) -> None:
     people, where = len(federation.members), None if folder is None else folder.path
     parts = strategy.method, people, trainable(encoder), (), where
     strategy.private = private = protect(cfg, *parts, _LOG.warning, shares=True)
-    journal = Journal(cfg, facts, folder, **({} if private is None else {"privacy": private.facts}))
+    journal = Journal(cfg, facts, folder, private.facts if private else None)
     start = _start(cfg, federation, encoder, folder, settings.secret_rows)  # all that may be refused, before the folder
     with journal.held(), evaluating(encoder), _logged(folder):
         strategy.state, history = opened(journal, start, True, private)

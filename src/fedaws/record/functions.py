@@ -52,7 +52,7 @@ def _told(value: Any, met: set[int]) -> str:
             parts = value.__func__, value.__self__
         case partial():
             parts = value.func, value.args, tuple(sorted(value.keywords.items()))
-        case _ if is_dataclass(value) and named is type(value) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        case _ if is_dataclass(value) and named is type(value) and getattr(value, "__dataclass_params__").frozen:  # noqa: B009
             parts = tuple(getattr(value, field.name) for field in fields(value))
     return name + str([_told(part, met) for part in parts])
 

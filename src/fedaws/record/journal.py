@@ -54,13 +54,13 @@ class Journal:
         cfg: Config,
         facts: Facts,
         folder: RunFolder | None,
-        privacy: Callable[[], PrivacyFacts | None] = lambda: None,
+        privacy: Callable[[], PrivacyFacts] | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._cfg = cfg
         self._facts = facts
         self._folder = folder
-        self._privacy = privacy
+        self._privacy: Callable[[], PrivacyFacts | None] = privacy or (lambda: None)
         self._warn = warn
         self._sums = _Sums()
         self.class_names = facts.class_names  # of the rows of W, and perhaps of some that are to come

@@ -138,7 +138,6 @@ def train(
     private = protect(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
     )
-    promise = {} if private is None else {"privacy": private.facts}
     with evaluating(encoder), shared_out(encoder):
         # All that may be refused comes before the folder is touched.
         last_step = make_last_step(cfg, method)
@@ -153,9 +152,8 @@ def train(
         return_freed_memory()
         if cfg.train.stop_on == "strangers":
             first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
-        journal = Journal(
-            cfg, facts, None if place is None else parts.folder(place), warn=reporter.on_warning, **promise
-        )
+        record = None if place is None else parts.folder(place)
+        journal = Journal(cfg, facts, record, private.facts if private else None, reporter.on_warning)
         with journal.held():
             state, history = opened(journal, first, resume, private)
             people = register_of(cfg, method, data, encoder, first, parts.ask, journal.forgotten, state.round_num)
