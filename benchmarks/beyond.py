@@ -290,8 +290,8 @@ The rounds of `benchmarks/ranks.py`. Messages over loopback cost CPU time and no
 {checks}
 
 Received by a rank of two in a round of 2,000 clients, 13,402 classes: told {told:.1f} MB, counted 25.7 (once, by a
-script that is not kept). So add a quarter to what is told of memory, and a fifth to time at many classes, whose rows
-are further away than a cache; where the memory goes that the arithmetic leaves out was not traced.
+script that is not kept). So add a quarter to a half to what is told of memory, and up to a third to time at many
+classes, whose rows are further away than a cache; where the memory goes that the arithmetic leaves out was not traced.
 
 ## Memory of a machine, GB
 

@@ -44,10 +44,16 @@ class When(NamedTuple):
 class Spread:
     """How the server keeps the classes apart.
 
-    `step(W, classes, when, rng, memory)` changes W in place, after the clients of these classes were heard, and returns
-    its new memory; `init(W)` makes the memory before the first round. Where people join and leave, W is of those who
-    are there, and so are the entries of tensors in the memory that are as long as W; whole numbers in these are taken
-    for ids of classes, or −1 for none.
+    Where people join and leave, W is of those who are there, and so are the entries of tensors in the memory that are
+    as long as W; whole numbers in these are taken for ids of classes, or −1 for none.
+
+    Attributes
+    ----------
+    step
+        `step(W, classes, when, rng, memory)` changes W [C, d] in place, after the clients of these classes were heard,
+        and gives its new memory: tensors by name. `when` says the round and how far to go, `rng` is for random numbers.
+    init
+        `init(W)` gives the memory before the first round; by default none.
     """
 
     step: Callable[[Tensor, Tensor, When, torch.Generator, Memory], Memory]

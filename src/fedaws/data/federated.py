@@ -20,7 +20,7 @@ _MOST_HASHED = 1 << 26  # bytes
 
 @dataclass(frozen=True, repr=False)
 class FederatedData:
-    """Training examples sorted by client, and a test set.
+    """Training examples sorted by client, and a test set; made by :func:`from_arrays` and the like.
 
     Client i has the examples `starts[i]` up to `starts[i + 1]`; a client without any is never picked and keeps its row.
     """
@@ -105,20 +105,43 @@ def from_arrays(
     strangers_seed: int = 0,
     seed: int = 0,
 ) -> FederatedData:
-    """A federation from arrays (NumPy or torch): x [N, …] and integer labels y [N], and the same for testing.
+    """A federation from arrays (NumPy or torch): every class with clients of its own.
 
-    Without a test set the training examples are tested on. `validation` takes that fraction (< 1) or number (≥ 1) of
-    the training examples away and tests on them instead, for tuning; `tested_on` of the result says which it was.
-    They are drawn out of all, or with `validation_by="class"` as large a part of every class as can be: where classes
-    have few examples, one draw out of all may leave a class with none.
-    `num_classes` beyond what the labels show gives the other classes a row of W that is never trained. `class_features`
-    [classes, f] is what the server may know of the classes, for methods that make rows of it.
+    Parameters
+    ----------
+    x, y
+        Examples [N, …], bytes being divided by 255, and their classes [N], whole numbers from 0 on.
+    x_test, y_test
+        The test set; by default the training examples are tested on, and `tested_on` of the result says so.
+    num_classes
+        How many rows W has, where that is more than y shows: the other classes have a row that is never trained.
+    clients_per_class, classes_per_client
+        How many clients share a class, or how many classes a client has.
+    validation
+        The fraction (< 1) or number (≥ 1) of training examples to take away and test on instead, for tuning.
+    validation_by
+        `example` draws them out of all, `class` the same part of every class as nearly as can be: where classes have
+        few examples, one draw out of all may leave a class with none.
+    class_names
+        A name for each class.
+    class_features
+        What the server may know of the classes, [classes, f], for methods that make rows of it.
+    strangers, test_strangers
+        Classes without a client, to choose by, and others for the final figure alone: each a share (< 1), a number
+        (≥ 1), or a list of names, in which * and ? stand for any letters; a class without a name goes by its number.
+        They keep all of their examples; the other classes are numbered anew, in their order.
+    strangers_seed
+        Which strangers are drawn.
+    seed
+        Which examples are held out, and how they are dealt out to clients.
 
-    `strangers` are classes without a client, to choose by: a share (< 1), a number (≥ 1), or a list of names, in which
-    * and ? stand for any letters; a class without a name goes by its number. `test_strangers` are others, for the final
-    figure alone. Both keep all of their examples, the others are numbered anew, in their order. Which are drawn
-    `strangers_seed` says, and not `seed`.
+    Returns
+    -------
+    FederatedData
+        What :func:`fedaws.train` trains on.
 
+    Examples
+    --------
     >>> data = from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1])
     >>> data.num_examples.tolist()
     [1, 2]
@@ -187,8 +210,22 @@ def _class_features(given: Any, classes: int) -> Tensor:
 
 
 def from_dataset(dataset: Any, test: Any = None, **options: Any) -> FederatedData:
-    """A federation from `torch` datasets of (x, y) pairs; options as in :func:`from_arrays`.
+    """A federation from `torch` datasets.
 
+    Parameters
+    ----------
+    dataset, test
+        Datasets of (x, y) pairs, all x of one shape; `test` by default as in :func:`from_arrays`.
+    options
+        The other parameters of :func:`from_arrays`.
+
+    Returns
+    -------
+    FederatedData
+        What :func:`fedaws.train` trains on.
+
+    Examples
+    --------
     >>> from torch.utils.data import TensorDataset
     >>> from_dataset(TensorDataset(torch.eye(3), torch.tensor([0, 1, 2]))).num_classes
     3

@@ -40,16 +40,40 @@ def from_sparse(
     cooccurrence: bool = False,
     seed: int = 0,
 ) -> FederatedData:
-    """A federation from sparse examples with sets of labels, as scipy matrices or :class:`SparseRows`.
+    """A federation from sparse examples with sets of labels: every label with clients of its own.
 
-    For training an example has one label, drawn uniformly from its positives (paper, Section 6.2), or with
-    `every_label` it is with the client of each, none of which knows of the others; one that has no label or no
-    feature is nobody's. For testing it keeps all of them. A class that no example was drawn for keeps an
-    untrained row. With `cooccurrence` the server is told how many training examples have both of two labels, which some
-    methods need and no client knows. `propensity` are A and B of Jain et al. 2016, for propensity-scored precision.
-    `validation` as in :func:`from_arrays`; with `held_out_labels="one"` the rows held out have the one label that a
-    client would know.
+    An example without a label or without a feature is nobody's. A label that no example trains keeps an untrained row.
 
+    Parameters
+    ----------
+    x, labels
+        Examples [N, features] and their labels [N, labels], as scipy matrices or :class:`SparseRows`.
+    x_test, labels_test
+        The test set, of which all labels count; by default the training examples.
+    clients_per_class, classes_per_client, class_names
+        As in :func:`from_arrays`.
+    every_label
+        Whether an example is with the client of each of its labels, none of which knows of the others; by default it
+        has one label, drawn uniformly from its positives (paper, Section 6.2).
+    validation
+        As in :func:`from_arrays`.
+    held_out_labels
+        Whether examples that are held out have `all` of their labels, or the `one` that a client would know.
+    propensity
+        A and B of Jain et al. 2016, for propensity-scored precision.
+    cooccurrence
+        Whether the server is told how many training examples have both of two labels, which some methods need and no
+        client knows.
+    seed
+        Which label is drawn, which examples are held out, and how they are dealt out.
+
+    Returns
+    -------
+    FederatedData
+        What :func:`fedaws.train` trains on.
+
+    Examples
+    --------
     >>> from scipy.sparse import csr_matrix
     >>> data = from_sparse(csr_matrix([[0, 1.0], [2.0, 0], [0, 0]]), csr_matrix([[1, 0, 1], [0, 1, 0], [1, 1, 1]]))
     >>> data.num_classes, int(data.num_examples.sum()), data.y_test.counts.tolist()

@@ -24,7 +24,7 @@ KS = (1, 3, 5)
 
 @dataclass(frozen=True)
 class TestSet:
-    """Examples to measure on."""
+    """Examples to measure on: what a measure of your own gets beside the model."""
 
     x: Rows  # [N, …]
     y: Rows  # [N] labels, or a set for each
@@ -34,7 +34,7 @@ class TestSet:
 TestSet.__test__ = False  # type: ignore[attr-defined]  # pytest takes classes of such names for tests
 
 Measure = Callable[[Model, TestSet], float]
-"""A measure of one's own."""
+"""A measure of your own: a number of a model and a test set."""
 
 
 @torch.no_grad()

@@ -25,7 +25,10 @@ REMOVED = -1e30
 
 @dataclass(frozen=True)
 class Model:
-    """Encoder, θ and W: what is evaluated, examined, saved and used. The score of class c is w_c · g(x) + b_c."""
+    """Encoder, θ and W: what is evaluated, examined, saved and used.
+
+    The score of class c is w_c · g(x) + b_c, less its crowding: by how much it is near to others.
+    """
 
     encoder: nn.Module
     theta: Params

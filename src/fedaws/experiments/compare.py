@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Mean, standard deviation (of one run none) and single figures of the last round, per method and measure."""
+        """For each method and measure the `mean`, `std` (None of one run) and `runs` of the last round."""
         return {
             method: {name: _statistics([rows[-1][name] for rows in runs]) for name in measures_in(runs[0][-1])}
             for method, runs in self.histories.items()

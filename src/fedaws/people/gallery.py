@@ -79,6 +79,7 @@ class Gallery:
         """Enrol somebody new by examples [n, …]; five serve much better than one.
 
         Refused where an example's mean cosine with the others is below `min_cohesion`: perhaps it is of somebody else.
+        `threshold` is one of their own, in place of the gallery's.
         """
         with told():
             return self._people.enroll(name, self._embed(x), min_cohesion, threshold)
@@ -136,13 +137,27 @@ class Gallery:
         ask: int = 1,
         draws: int = 1000,
     ) -> Threshold:
-        """The threshold for a wanted FAR or FRR, with the rates that it gives and their intervals over people.
+        """The threshold for a wanted FAR or FRR.
 
-        `x` [n, …] are examples of people (`people` [n] says whose) **who took no part in training**: on those who did,
-        a threshold for a FAR of 1 % has been seen to give 12 % on others. Everybody is enrolled by their first `enroll`
-        examples, the others are compared with all, `ask` at once, as many as will be asked about. Refused with fewer
-        than 10/FAR comparisons of two people. Without `x` and `people` they are the run's own strangers
-        (`data.strangers`), and the rates those on its test strangers.
+        Parameters
+        ----------
+        x, people
+            Examples [n, …] of people **who took no part in training**, and whose each is [n]: on people who did, a
+            threshold for a FAR of 1 % has been seen to give 12 % on others. Refused with fewer than 10/FAR comparisons
+            of two people. By default the run's own strangers (`data.strangers`).
+        far, frr
+            The wanted share of others who are accepted, or of one's own who are rejected; one of the two.
+        enroll, ask
+            Everybody is enrolled by their first `enroll` examples, the others are compared with all, `ask` at once: as
+            many as will be asked about.
+        draws
+            How often people are drawn anew for the intervals.
+
+        Returns
+        -------
+        Threshold
+            With the rates that it gives and their intervals over people; of a run's own strangers these are the rates
+            on its test strangers.
         """
         if x is None and people is None and isinstance(self._model, Run):
             return run_threshold(self._model, far=far, frr=frr, enroll=enroll, ask=ask, draws=draws)

@@ -34,7 +34,23 @@ from fedaws.types import Params
 
 @dataclass(repr=False)
 class Run:
-    """A trained (or half-trained) model that tells classes apart, with its history."""
+    """A trained (or half-trained) model that tells classes apart, as `train` and `load` give it.
+
+    Attributes
+    ----------
+    config
+        The settings that it was trained with.
+    model
+        Encoder, θ and W.
+    facts
+        What the model says of itself: examples, names, rounds, privacy.
+    metrics
+        A row for each measured round, in order; `metrics[-1]["precision@1"]` is the last.
+    data
+        What it was trained on, where that is at hand.
+    folder
+        Where it is recorded, if it is.
+    """
 
     config: Config
     model: Model
@@ -73,9 +89,23 @@ class Run:
     def identify(self, x: Any, k: int = 1, index: ClassIndex | HalfRows | None = None, probes: int = 16) -> Ranking:
         """The k most likely classes of each example, and their scores.
 
-        With an index only the classes in the `probes` cells nearest to the example are looked at: faster for few
-        examples among very many classes, but it may miss some. With :class:`fedaws.evaluate.half_rows.HalfRows` all
-        classes are looked at, read from their file a piece at a time.
+        Parameters
+        ----------
+        x
+            Examples [B, …], as for :meth:`embed`.
+        k
+            How many classes.
+        index
+            What :meth:`index` gave: then only the classes in the cells nearest to the example are looked at, which is
+            faster for few examples among very many classes, but may miss some. Or a
+            :class:`fedaws.evaluate.half_rows.HalfRows`: all classes, read from their file a piece at a time.
+        probes
+            How many cells of the index are looked at.
+
+        Returns
+        -------
+        Ranking
+            `classes` and `scores`, both [B, k], best first.
         """
         if type(k) is not int or k < 1:
             raise FedawsError(f"k={k!r}; wanted a whole number of classes, at least one")
@@ -90,9 +120,9 @@ class Run:
         return index.rank(self.embed(x), k, probes)
 
     def save_half_rows(self, path: str | Path) -> Path:
-        """Keep W in half precision in a file of its own, half the size: for `fedaws.load(folder, rows=path)`.
+        """Keep W in half precision in a file of its own, half the size, for `fedaws.load(folder, rows=path)`; its path.
 
-        It holds everybody's row; a run's folder keeps where it is, so that `fedaws forget` finds it. Scores differ in
+        It holds everybody's row. The run's folder keeps where it is, so that `fedaws forget` finds it. Scores differ in
         the fourth digit.
         """
         rows, model = self.W, digest(self.theta)
@@ -112,7 +142,7 @@ class Run:
         return ClassIndex(self.W, cells, self.model.shift)
 
     def evaluate(self, data: FederatedData | None = None) -> dict[str, float]:
-        """All measures on the test set of `data`, by default the run's own, and on its strangers.
+        """All measures by name on the test set of `data`, by default the run's own, and on its strangers.
 
         As in training nobody is counted whose row is gone.
         """
@@ -185,7 +215,7 @@ class Run:
         return f"Run({self.config.name!r}, method={self.config.method!r}, {classes:,} classes in {dim} dimensions)"
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model as a run folder of its own that :func:`fedaws.load` reads."""
+        """Write the model as a run folder of its own that :func:`fedaws.load` reads; gives its path."""
         record = RunFolder(Path(folder))
         record.create(self.config, self.facts.replaced)
         record.save_model(self.theta, self.W, self.model.bias, self.facts)
