@@ -162,6 +162,16 @@ def test_without_much_noise_a_private_run_learns_what_an_ordinary_one_does() -> 
         torch.testing.assert_close(nearly[k], expected, atol=1e-5, rtol=0)
 
 
+def test_a_run_that_may_end_by_what_it_sees_owes_all_its_rounds() -> None:
+    """(ε, δ) of fewer rounds holds where their number was fixed before, not where it depends on what was released."""
+    patient = ["train.stop_on=strangers", "train.patience=1", "data.enroll=1", "train.evaluate_every=1"]
+    cfg = config("privacy.delta=0.01", "train.rounds=50", *patient)
+    run = fedaws.train(federation_apart(), config=cfg, reporter=quiet)
+    facts = run.facts.privacy
+    assert facts.releases < 50
+    assert facts.epsilon == run.metrics[-1]["dp_epsilon"] == pytest.approx(epsilon(0.5, 0.01, 50, AtMost()))
+
+
 # --- resuming -------------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +458,22 @@ def test_a_start_whose_cost_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "second").exists()
 
 
+def test_an_encoder_that_another_run_has_trained_is_such_a_start(tmp_path: Path) -> None:
+    encoder, cfg = nn.Linear(6, 4), config()
+    trained(config("privacy.noise=none"), encoder=encoder)
+    assert "set privacy.public_start=true" in refusal(lambda: trained(cfg, tmp_path / "run", encoder=encoder))
+    assert not (tmp_path / "run").exists()
+    trained(config("privacy.public_start=true"), tmp_path / "run", encoder=encoder)
+    again = trained(config("privacy.public_start=true"), tmp_path / "run", resume=True, encoder=encoder)
+    assert again.facts.privacy.releases == 6
+
+
+def test_a_run_goes_on_with_the_encoder_that_it_has_trained(tmp_path: Path) -> None:
+    encoder = nn.Linear(6, 4)
+    trained(config(), tmp_path, encoder=encoder)
+    assert trained(config(), tmp_path, resume=True, encoder=encoder).facts.privacy.releases == 6
+
+
 def test_a_start_that_is_said_to_be_public_is_taken(tmp_path: Path) -> None:
     first = trained(config("privacy.noise=none"))
     run = trained(config("privacy.public_start=true", "privacy.noise=0.1", "privacy.clip=1e-9"), start=first)
@@ -496,6 +522,17 @@ def test_a_client_that_is_not_finite_is_left_out_and_counted(runner: str, method
 def test_without_noise_such_a_client_ends_the_run() -> None:
     cfg = config("privacy.noise=none")
     assert "training diverged" in refusal(partial(fedaws.train, spoilt(7, torch.nan), config=cfg, reporter=quiet))
+
+
+def test_losses_that_add_up_to_too_much_do_not_end_a_private_run() -> None:
+    """Whether a run goes on is seen by all, and what is seen has noise."""
+    cfg = Config().override([*PLAIN, "method=fixed"])
+    method = method_of(cfg)
+
+    def loss(embeddings: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return method.loss(embeddings, w) + 3e38  # of one person finite, of two no float32
+
+    assert trained(cfg, method=replace(method, name="own", loss=loss)).facts.privacy.releases == 2
 
 
 # --- told -----------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def noised(
         delta[name] = (
             row_delta(torch.arange(len(change), device=change.device), change, len(change)) if is_table else change
         )
-    return total._replace(delta=delta, loss=float(total.losses.nansum()) / expected)
+    return total._replace(delta=delta, loss=float(total.losses.double().nansum()) / expected)
 
 
 def noised_sums(sums: Params, like: Params, noise: float, expected: float, uniform: Uniform) -> Params:

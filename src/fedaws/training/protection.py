@@ -144,6 +144,8 @@ class Protection:
         rounds = self.ledger.releases
         if self.ledger.participations is not None:
             rounds = int(self.ledger.participations.max())
+        if self.cfg.train.patience is not None:  # when it ends depends on what was released: it owes all its rounds
+            rounds = max(rounds, self.cfg.train.rounds)
         return of(self.noise, self.delta, rounds, self.cohorts)
 
 
