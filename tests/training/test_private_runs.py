@@ -1,6 +1,7 @@
 """Private runs: what they promise, what they write down before anybody sees it, what they refuse."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedaws import Config, FederatedData, Reporter, Run, from_arrays
 from fedaws.core.methods import method_of
 from fedaws.core.sums import tell_moments
 from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
+from fedaws.privacy.mechanism import beside_count, noised
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger, Terms
@@ -134,6 +136,53 @@ def test_with_a_fixed_number_a_round_trained_rows_have_no_amplification() -> Non
     rows = trained(config(*PRIVATE, "clients.per_round=10")).facts.privacy
     assert fixed.epsilon != fixed.epsilon_if_known
     assert rows.epsilon == rows.epsilon_if_known == fixed.epsilon_if_known
+
+
+FOLLOWS = ("privacy.clip_quantile=0.5", "clients.per_round=20", "clients.sampling=poisson")
+
+
+@pytest.mark.parametrize("rows", [(), PRIVATE], ids=["fixed", "private"])
+def test_a_clip_that_follows_the_changes_costs_what_one_that_stays_does(rows: tuple[str, ...]) -> None:
+    run = trained(config(*rows, *FOLLOWS, "privacy.delta=0.01"))
+    facts = run.facts.privacy
+    assert facts.epsilon == pytest.approx(epsilon(0.5, 0.01, 6, Poisson(0.5)))
+    assert (facts.releases, facts.clip) == (6, 0.1)
+    clips = [row["clip"] for row in run.metrics]
+    assert len({0.1, *clips}) == 4
+
+
+def test_changes_are_cut_and_noised_by_the_clip_of_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def noted(total: Any, theta: Any, clip: float, noise: float, *rest: Any) -> Any:
+        seen.append((clip, noise))
+        return noised(total, theta, clip, noise, *rest)
+
+    monkeypatch.setattr("fedaws.training.protection.noised", noted)
+    run = trained(config(*FOLLOWS, "train.evaluate_every=1", "train.schedule=linear"))
+    clips = [0.1, *(row["clip"] for row in run.metrics)][:6]
+    assert [clip for clip, _ in seen] == pytest.approx([clip * (6 - t) / 6 for t, clip in enumerate(clips)])
+    assert {noise for _, noise in seen} == {beside_count(0.5, 20)}
+
+
+@pytest.mark.parametrize("runner", ["serial", "pooled", "stacked"])
+def test_it_finds_the_changes_lengths_whatever_the_runner(runner: str) -> None:
+    still = [f"train.runner={runner}", "privacy.clip=1e-4", "privacy.noise=0.01", "privacy.clip_quantile=0.5"]
+    # Nobody is inside: e^(0.2 · 0.5) a round; the count's noise is 2 of 40 people.
+    clips = [row["clip"] for row in trained(config(*still)).metrics]
+    assert clips[-1] == pytest.approx(1e-4 * math.exp(0.1 * 6), rel=0.2)
+
+
+def test_it_goes_on_from_where_a_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedaws.privacy.mechanism.os.urandom", lambda count: (b"a little chance" * count)[:count])
+    cfg = config(*FOLLOWS)
+    whole = trained(cfg)
+    stop = Reporter(should_stop=iter([False, False, True]).__next__, on_warning=lambda _: None)
+    with pytest.raises(Interrupted):
+        trained(cfg, tmp_path, reporter=stop)
+    again = trained(cfg, tmp_path, resume=True)
+    assert again.metrics[-1]["clip"] == whole.metrics[-1]["clip"]
+    assert all(again.theta[k].equal(tensor) for k, tensor in whole.theta.items())
 
 
 def test_noise_on_rows_alone_promises_nothing() -> None:
@@ -400,6 +449,7 @@ def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> No
         (["privacy.epsilon=2"], "set one of them to none"),
         (["privacy.clip=none"], "set privacy.clip"),
         (["privacy.noise=none", "privacy.delta=1e-5"], "privacy.delta has no effect without noise"),
+        (["privacy.noise=none", "privacy.clip_quantile=0.5"], "privacy.clip_quantile has no effect without noise"),
         (["privacy.noise=none", "privacy.row_share=0.5"], "privacy.row_share has no effect without noise"),
         (["privacy.row_noise=0.5"], "privacy.noise or privacy.epsilon decides"),
         (["privacy.noise=none", "privacy.row_noise=0.5"], "it is for privacy.rows=private"),
