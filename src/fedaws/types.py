@@ -27,6 +27,7 @@ class ServerState:
     tables: Memory = field(default_factory=dict)  # of the optimiser of embedding tables
     spread: Memory = field(default_factory=dict)  # of the method's way of spreading
     weighting: Memory = field(default_factory=dict)  # of the method's weights of clients
+    clip: Memory = field(default_factory=dict)  # what changes are cut to, if that follows their lengths
     average: Params = field(default_factory=dict)  # the exponential average of θ, if there is one
     best: Memory = field(default_factory=dict)  # the model to be kept, if not the last: of the lowest strangers' EER
     bias: Tensor | None = None  # [C] added to the classes' scores, after a last step that gives one
@@ -55,6 +56,7 @@ class Broadcast:
     weights: Tensor | None = None  # [m] the server's weights of the clients; None: their own n_i, or 1
     means: Params | None = None  # of what all private rows tell, to everybody the same; then W is what clients have
     heard: Tensor | None = None  # [m] how many rounds were done when what they told was last counted; 0: never
+    clip: float | None = None  # what changes are cut to, before the schedule's factor; None: privacy.clip
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Update:
     loss: Tensor  # [m] mean local loss
     shared: Tensor | None = None  # the weighted mean change of the shared rows, where there are any
     sums: Params | None = None  # change of what private rows tell, added up over the block; the server reads no row
+    inside: Tensor | None = None  # [m] whose change was no longer than what it would have been cut to
 
 
 RunClients = Callable[[Broadcast], Iterable[Update]]

@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from fedaws.privacy.accountant import AtMost, default_delta, epsilon
 from fedaws.privacy.sum_keeper import PEERS_FILE, Peers
 from fedaws.record.folder import RunFolder
 from fedaws.record.ledger import LEDGER
+from fedaws.runners.serial import serial
+from fedaws.types import Broadcast, RunClients, Update
 from flower_trial import Trial
 from helpers import refusal
 
@@ -131,3 +134,23 @@ def test_a_sum_beyond_what_noise_explains_is_spoilt() -> None:
     total[:50] += 2**29
     with pytest.raises(Rejected, match="the sum is spoilt"):
         secure.decoded(total, layout, theta, 3, 3, now, shares)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_with_noise_a_node_whose_change_is_not_finite_answers_with_noise_alone(
+    noisy: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    """Who answers is seen by all, and must not tell of anybody's examples."""
+
+    def spoilt(*given: Any) -> RunClients:
+        def run(sent: Broadcast) -> Iterator[Update]:
+            for update in serial(*given)(sent):
+                yield replace(update, delta={name: torch.full_like(d, value) for name, d in update.delta.items()})
+
+        return run
+
+    monkeypatch.setattr("fedaws.flower.client_app.serial", spoilt)
+    made = noisy()
+    made.serve()
+    assert RunFolder(made.place.run).metrics()[-1]["replies"] == 4
+    assert all(bool(tensor.isfinite().all()) for tensor in theta_of(made).values())

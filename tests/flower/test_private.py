@@ -17,7 +17,9 @@ AT_HOME = ["method=fedaws", "privacy.rows=private", "spread.regularizer=moments"
     [
         (["privacy.clip=1"], "privacy.clip without noise is for simulations"),
         (["privacy.clip=1", "privacy.noise=1"], "noise over Flower needs secure sums"),
+        ([*SHARES, "privacy.clip_quantile=0.5"], "noise over Flower needs a clip that stays"),
         ([*SHARES, "privacy.participations=3"], "noise over Flower needs no limit on participations"),
+        ([*SHARES, "privacy.double_masks=false"], "noise over Flower needs masks of each node's own"),
         ([*SHARES, "method=fedaws"], "moves a client's row by the others' rows"),
         ([*SHARES, *AT_HOME], "noise over Flower needs rows that are not told of"),
         ([*AT_HOME, "privacy.secure_sums=true", "privacy.min_cohort=2", "privacy.row_noise=1"], "privacy.row_noise"),

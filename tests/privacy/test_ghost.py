@@ -156,7 +156,7 @@ def of_one_client(x: Tensor, slopes: Tensor, most: float) -> tuple[Tensor, Tenso
         return (functional_call(encoder, theta, (x,)) * slopes).sum(1)
 
     theta, ones = {"weight": encoder.weight.detach()}, torch.ones(1, len(x))
-    found, _, _ = clipped_pass(encoder, loss_of, theta, ones, x, ones, ones, ones[0, :1], most, train_rows=False)
+    found = clipped_pass(encoder, loss_of, theta, ones, x, ones, ones, ones[0, :1], most, train_rows=False)[0]
     return found["weight"].double(), slopes.double().T @ x.double()
 
 

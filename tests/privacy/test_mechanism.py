@@ -11,18 +11,23 @@ from torch import Tensor
 from fedaws.config import Config
 from fedaws.core.aggregate import Aggregate, aggregate
 from fedaws.core.algorithm import broadcast, run_round, sample_clients
-from fedaws.core.guard import Guard
+from fedaws.core.guard import Guard, following
 from fedaws.core.methods import method_of
+from fedaws.core.owners import send_beside
 from fedaws.core.start import start_state
 from fedaws.core.sums import HEARD
 from fedaws.data import FederatedData, from_arrays
 from fedaws.models import build_encoder
+from fedaws.privacy.accountant import joint
 from fedaws.privacy.clipping import clip_factors, clipped
 from fedaws.privacy.mechanism import (
+    beside_count,
+    count_noise,
     fixed_cohort,
     from_generator,
     from_the_system,
     gaussian,
+    next_clip,
     noised,
     poisson_cohort,
 )
@@ -146,6 +151,57 @@ def test_the_clip_goes_with_the_schedule(runner: str) -> None:
     )
     for k in first:
         torch.testing.assert_close(second[k], first[k] / 2)
+
+
+# --- a clip that follows the changes ------------------------------------------------------------------------------
+
+
+def counted(cfg: Config, data: FederatedData, cohort: list[int], clip: float) -> tuple[Tensor, int]:
+    """The sum of the changes, cut to this, and how many were inside."""
+    encoder = build_encoder(cfg.model, data.x.shape[1:], seed=0)
+    theta = {k: v.detach().clone() for k, v in encoder.named_parameters()}
+    state = ServerState(0, theta, F.normalize(torch.randn(PEOPLE, 4, generator=rng(1)), dim=1), data.class_of)
+    sent = replace(broadcast(state, torch.tensor(cohort)), clip=clip)
+    total = aggregate(state, make_runner(cfg, method_of(cfg), data, encoder)(sent))
+    return torch.cat([d.flatten() for d in total.delta.values()]).double() * len(cohort), total.inside
+
+
+@pytest.mark.parametrize("settings", RUNNERS[:4], ids=" ".join)
+def test_the_count_and_the_changes_together_move_as_far_as_the_noise_alone_pays_for(settings: tuple[str, ...]) -> None:
+    cfg, data, everybody, noise = config(*settings), federation(), list(range(PEOPLE)), 1.5
+    lengths = sorted(float(counted(cfg, data, [i], 1e9)[0].norm()) for i in everybody)
+    clip, beside, of_count = (lengths[2] + lengths[3]) / 2, beside_count(noise, PEOPLE), count_noise(noise, PEOPLE)
+    whole, inside = counted(cfg, data, everybody, clip)
+    assert inside == 3
+    moves = []
+    for left in everybody:
+        rest, count = counted(cfg, data, [i for i in everybody if i != left], clip)
+        changes, bits = float((whole - rest).norm()), (inside - PEOPLE / 2) - (count - (PEOPLE - 1) / 2)
+        moves.append(math.hypot(changes / (clip * beside), bits / of_count))
+    assert max(moves) == pytest.approx(1 / noise, rel=1e-4)  # and no more: one Gaussian release of that multiplier
+
+
+def test_clients_are_sent_the_clip_of_the_round() -> None:
+    cfg, data = config("serial"), federation()
+    state = replace(ServerState(0, {}, torch.eye(PEOPLE), data.class_of), clip=following(0.7))
+    assert send_beside(broadcast(state, torch.tensor([1])), state, method_of(cfg)).clip == 0.7
+
+
+def test_the_count_costs_little_and_is_paid_for() -> None:
+    for noise, expected in ((0.3, 10), (5.0, 100), (5.0, 100_000)):
+        beside = beside_count(noise, expected)
+        assert joint(beside, 2 * count_noise(noise, expected)) == pytest.approx(noise)
+        assert noise < beside <= 1.033 * noise
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+def test_the_clip_reaches_the_quantile_of_the_lengths(quantile: float) -> None:
+    lengths = torch.randn(2000, generator=rng()).exp()
+    clip, uniform = 0.01, from_generator(rng(1))
+    for _ in range(150):
+        inside = int((lengths <= clip).sum())
+        clip = next_clip(clip, inside, 2000, quantile, 1.0, 2000, uniform)
+    assert float((lengths <= clip).double().mean()) == pytest.approx(quantile, abs=0.05)
 
 
 # --- clipping -------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """Private runs: what they promise, what they write down before anybody sees it, what they refuse."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from torch import nn
 
 import fedaws
 from fedaws import Config, FederatedData, Reporter, Run, from_arrays
+from fedaws.core.method import OwnLoss
 from fedaws.core.methods import method_of
 from fedaws.core.sums import tell_moments
 from fedaws.privacy.accountant import AtMost, Fixed, Poisson, epsilon, epsilon_if_known
+from fedaws.privacy.mechanism import beside_count, noised
 from fedaws.record.files import read_tensors, write_tensors
 from fedaws.record.folder import RunFolder
 from fedaws.record.ledger import LEDGER, PARTICIPATIONS, Ledger, Terms
@@ -136,6 +139,53 @@ def test_with_a_fixed_number_a_round_trained_rows_have_no_amplification() -> Non
     assert rows.epsilon == rows.epsilon_if_known == fixed.epsilon_if_known
 
 
+FOLLOWS = ("privacy.clip_quantile=0.5", "clients.per_round=20", "clients.sampling=poisson")
+
+
+@pytest.mark.parametrize("rows", [(), PRIVATE], ids=["fixed", "private"])
+def test_a_clip_that_follows_the_changes_costs_what_one_that_stays_does(rows: tuple[str, ...]) -> None:
+    run = trained(config(*rows, *FOLLOWS, "privacy.delta=0.01"))
+    facts = run.facts.privacy
+    assert facts.epsilon == pytest.approx(epsilon(0.5, 0.01, 6, Poisson(0.5)))
+    assert (facts.releases, facts.clip) == (6, 0.1)
+    clips = [row["clip"] for row in run.metrics]
+    assert len({0.1, *clips}) == 4
+
+
+def test_changes_are_cut_and_noised_by_the_clip_of_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def noted(total: Any, theta: Any, clip: float, noise: float, *rest: Any) -> Any:
+        seen.append((clip, noise))
+        return noised(total, theta, clip, noise, *rest)
+
+    monkeypatch.setattr("fedaws.training.protection.noised", noted)
+    run = trained(config(*FOLLOWS, "train.evaluate_every=1", "train.schedule=linear"))
+    clips = [0.1, *(row["clip"] for row in run.metrics)][:6]
+    assert [clip for clip, _ in seen] == pytest.approx([clip * (6 - t) / 6 for t, clip in enumerate(clips)])
+    assert {noise for _, noise in seen} == {beside_count(0.5, 20)}
+
+
+@pytest.mark.parametrize("runner", ["serial", "pooled", "stacked"])
+def test_it_finds_the_changes_lengths_whatever_the_runner(runner: str) -> None:
+    still = [f"train.runner={runner}", "privacy.clip=1e-4", "privacy.noise=0.01", "privacy.clip_quantile=0.5"]
+    # Nobody is inside: e^(0.2 · 0.5) a round; the count's noise is 2 of 40 people.
+    clips = [row["clip"] for row in trained(config(*still)).metrics]
+    assert clips[-1] == pytest.approx(1e-4 * math.exp(0.1 * 6), rel=0.2)
+
+
+def test_it_goes_on_from_where_a_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedaws.privacy.mechanism.os.urandom", lambda count: (b"a little chance" * count)[:count])
+    cfg = config(*FOLLOWS)
+    whole = trained(cfg)
+    stop = Reporter(should_stop=iter([False, False, True]).__next__, on_warning=lambda _: None)
+    with pytest.raises(Interrupted):
+        trained(cfg, tmp_path, reporter=stop)
+    again = trained(cfg, tmp_path, resume=True)
+    assert again.metrics[-1]["clip"] == whole.metrics[-1]["clip"]
+    assert all(again.theta[k].equal(tensor) for k, tensor in whole.theta.items())
+
+
 def test_noise_on_rows_alone_promises_nothing() -> None:
     settings = ["privacy.clip=none", "privacy.noise=none", "privacy.row_noise=0.1"]
     first, second = (trained(config(*PRIVATE, *settings)) for _ in range(2))
@@ -160,6 +210,16 @@ def test_without_much_noise_a_private_run_learns_what_an_ordinary_one_does() -> 
     nearly = trained(config("privacy.clip=100", "privacy.noise=1e-8")).theta
     for k, expected in trained(usual).theta.items():
         torch.testing.assert_close(nearly[k], expected, atol=1e-5, rtol=0)
+
+
+def test_a_run_that_may_end_by_what_it_sees_owes_all_its_rounds() -> None:
+    """(ε, δ) of fewer rounds holds where their number was fixed before, not where it depends on what was released."""
+    patient = ["train.stop_on=strangers", "train.patience=1", "data.enroll=1", "train.evaluate_every=1"]
+    cfg = config("privacy.delta=0.01", "train.rounds=50", *patient)
+    run = fedaws.train(federation_apart(), config=cfg, reporter=quiet)
+    facts = run.facts.privacy
+    assert facts.releases < 50
+    assert facts.epsilon == run.metrics[-1]["dp_epsilon"] == pytest.approx(epsilon(0.5, 0.01, 50, AtMost()))
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------
@@ -390,6 +450,7 @@ def test_who_took_part_is_not_written_down_without_a_limit(tmp_path: Path) -> No
         (["privacy.epsilon=2"], "set one of them to none"),
         (["privacy.clip=none"], "set privacy.clip"),
         (["privacy.noise=none", "privacy.delta=1e-5"], "privacy.delta has no effect without noise"),
+        (["privacy.noise=none", "privacy.clip_quantile=0.5"], "privacy.clip_quantile has no effect without noise"),
         (["privacy.noise=none", "privacy.row_share=0.5"], "privacy.row_share has no effect without noise"),
         (["privacy.row_noise=0.5"], "privacy.noise or privacy.epsilon decides"),
         (["privacy.noise=none", "privacy.row_noise=0.5"], "it is for privacy.rows=private"),
@@ -448,6 +509,22 @@ def test_a_start_whose_cost_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "second").exists()
 
 
+def test_an_encoder_that_another_run_has_trained_is_such_a_start(tmp_path: Path) -> None:
+    encoder, cfg = nn.Linear(6, 4), config()
+    trained(config("privacy.noise=none"), encoder=encoder)
+    assert "set privacy.public_start=true" in refusal(lambda: trained(cfg, tmp_path / "run", encoder=encoder))
+    assert not (tmp_path / "run").exists()
+    trained(config("privacy.public_start=true"), tmp_path / "run", encoder=encoder)
+    again = trained(config("privacy.public_start=true"), tmp_path / "run", resume=True, encoder=encoder)
+    assert again.facts.privacy.releases == 6
+
+
+def test_a_run_goes_on_with_the_encoder_that_it_has_trained(tmp_path: Path) -> None:
+    encoder = nn.Linear(6, 4)
+    trained(config(), tmp_path, encoder=encoder)
+    assert trained(config(), tmp_path, resume=True, encoder=encoder).facts.privacy.releases == 6
+
+
 def test_a_start_that_is_said_to_be_public_is_taken(tmp_path: Path) -> None:
     first = trained(config("privacy.noise=none"))
     run = trained(config("privacy.public_start=true", "privacy.noise=0.1", "privacy.clip=1e-9"), start=first)
@@ -496,6 +573,18 @@ def test_a_client_that_is_not_finite_is_left_out_and_counted(runner: str, method
 def test_without_noise_such_a_client_ends_the_run() -> None:
     cfg = config("privacy.noise=none")
     assert "training diverged" in refusal(partial(fedaws.train, spoilt(7, torch.nan), config=cfg, reporter=quiet))
+
+
+def test_losses_that_add_up_to_too_much_do_not_end_a_private_run() -> None:
+    """Whether a run goes on is seen by all, and what is seen has noise."""
+    cfg = Config().override([*PLAIN, "method=fixed"])
+    method = method_of(cfg)
+    own_loss = cast(OwnLoss, method.loss)
+
+    def loss(embeddings: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return own_loss(embeddings, w) + 3e38  # of one person finite, of two no float32
+
+    assert trained(cfg, method=replace(method, name="own", loss=loss)).facts.privacy.releases == 2
 
 
 # --- told -----------------------------------------------------------------------------------------------------------

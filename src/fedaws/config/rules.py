@@ -132,7 +132,7 @@ def check_noise(
     if privacy.noisy and privacy.clip is None:
         raise FedawsError("noise hides only what is bounded; set privacy.clip, as in privacy.clip=0.1")
     if not privacy.noisy:
-        for key in ("delta", "participations", "public_start", "row_share"):
+        for key in ("clip_quantile", "delta", "participations", "public_start", "row_share"):
             if getattr(privacy, key) != type(privacy).model_fields[key].default:
                 raise FedawsError(f"privacy.{key} has no effect without noise; set privacy.epsilon or privacy.noise")
         return

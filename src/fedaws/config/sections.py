@@ -266,6 +266,9 @@ class PrivacyConfig(Table):
     """`private`: a client keeps its class embedding, and tells of it inside sums over the cohort only."""
     clip: Positive | None = None
     """S: a client's change of θ is cut to this length; none: it is not. It goes with the schedule, as the step does."""
+    clip_quantile: Annotated[float, Field(gt=0, lt=1, strict=True, allow_inf_nan=False)] | None = None
+    """The clip follows this quantile of the lengths of the changes, from `clip` on, by a count with noise that the same
+    ε pays for; none: it stays."""
     noise: Positive | None = None
     """z: the server adds Gaussian noise of standard deviation z·S to the sum of the changes; none: no noise, or what
     `epsilon` asks for."""

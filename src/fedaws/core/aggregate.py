@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaws.core.embedding_tables import mean_rows
-from fedaws.types import Params, ServerState, Update
+from fedaws.types import Memory, Params, ServerState, Update
 
 
 class Aggregate(NamedTuple):
@@ -21,6 +21,8 @@ class Aggregate(NamedTuple):
     losses: Tensor  # [m] of the clients one by one,
     cohort: Tensor  # [m] who are these
     sums: Params  # change of what their private rows tell, added up
+    inside: int = 0  # how many changes were no longer than the clip
+    clip: Memory | None = None  # of the next round, if it follows the changes
 
 
 def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
@@ -32,7 +34,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
     Several clients of one class give the weighted mean of their rows. A client that is absent or was rejected sends
     nothing, and its row is not in the result.
     """
-    total, delta, loss = 0.0, Params(), 0.0
+    total, delta, loss, inside = 0.0, Params(), 0.0, 0
     shared: Tensor | None = None
     sums = Params()
     tables: dict[str, list[tuple[float, Tensor]]] = {}
@@ -50,6 +52,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
             shared = _mean_so_far(shared, update.shared, weight / total)
         for name, part in (update.sums or {}).items():
             sums[name] = sums[name] + part if name in sums else part
+        inside += 0 if update.inside is None else int(update.inside.sum())
         cohorts.append(update.cohort)
         rows.append(update.W)
         weights.append(update.weights)
@@ -65,7 +68,7 @@ def aggregate(state: ServerState, updates: Iterable[Update]) -> Aggregate:
         all_weights = all_weights.repeat_interleave(of_clients.shape[1])
         all_rows, of_clients = all_rows.flatten(0, 1), of_clients.flatten()
     classes, class_rows = _rows_by_class(of_clients, all_rows, all_weights)
-    return Aggregate(delta, classes, class_rows, loss / total, shared, torch.cat(losses), cohort, sums)
+    return Aggregate(delta, classes, class_rows, loss / total, shared, torch.cat(losses), cohort, sums, inside)
 
 
 def _mean_so_far(mean: Tensor | None, change: Tensor, share: float) -> Tensor:

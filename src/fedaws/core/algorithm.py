@@ -106,7 +106,7 @@ def finish_round(
         state.W[total.classes] = F.normalize(total.rows, dim=1)
     state = spread_rows(state, total, cfg, method, factor, rng)
     state = learn_weights(state, total, method)
-    return replace(state, round_num=state.round_num + 1, loss=total.loss)
+    return replace(state, round_num=state.round_num + 1, loss=total.loss, clip=total.clip or state.clip)
 
 
 def _copied(state: ServerState) -> ServerState:

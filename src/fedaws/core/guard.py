@@ -3,10 +3,21 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedaws.core.aggregate import Aggregate
-from fedaws.types import ServerState
+from fedaws.types import Memory, ServerState
+
+
+def following(clip: float) -> Memory:
+    """What the server keeps of a clip that follows the lengths of changes."""
+    return {"length": torch.tensor(clip, dtype=torch.float64)}
+
+
+def clip_of(state: ServerState) -> float:
+    """That clip."""
+    return float(state.clip["length"])
 
 
 class Guard(NamedTuple):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.aggregate import Aggregate
+from fedaws.core.guard import clip_of
 from fedaws.core.method import Method, When
 from fedaws.core.schedule import schedule
 from fedaws.core.sums import HEARD
@@ -29,7 +30,7 @@ def send_beside(sent: Broadcast, state: ServerState, method: Method) -> Broadcas
             shape, count = tuple(weights.shape), len(sent.cohort)
             raise FedawsError(f"the method's weights have shape {shape} or are not positive; wanted {count} such")
         sent = replace(sent, weights=weights)
-    return sent
+    return replace(sent, clip=clip_of(state)) if state.clip else sent
 
 
 def spread_rows(

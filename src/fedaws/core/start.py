@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.embedding_tables import init_tables
+from fedaws.core.guard import following
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
 from fedaws.core.rows import here
@@ -113,6 +114,7 @@ def start_state(
         tables=init_tables({k: theta[k] for k in tables}, cfg.server),
         spread=_spread_memory(method, W, len(W if class_of is None else class_of)),
         weighting=method.weighting.init(W) if method.weighting else {},
+        clip={} if cfg.privacy.clip_quantile is None else following(cfg.privacy.clip or 0.0),
         average={k: v.clone() for k, v in dense.items()} if cfg.server.average else {},
     )
 

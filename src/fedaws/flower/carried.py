@@ -40,7 +40,10 @@ def _check_noise(cfg: Config, method: Method, people: int) -> None:
         return
     wants = {
         "secure sums, into which nodes add it; set privacy.secure_sums=true": privacy.secure_sums,
+        "masks of each node's own, without which a late answer is seen with one share of noise; set "
+        "privacy.double_masks=true": privacy.double_masks,
         "rows that are not told of; set method=fixed-spread": method.own_spread is None,
+        "a clip that stays; set privacy.clip_quantile=none": privacy.clip_quantile is None,
         "no limit on participations, which is for simulations; set privacy.participations=none": (
             privacy.participations is None
         ),

@@ -12,6 +12,7 @@ from fedaws.core.method import Method, SumSpread
 from fedaws.core.schedule import schedule
 from fedaws.errors import FedawsError
 from fedaws.flower import secure, wire
+from fedaws.privacy.clipping import clipped
 from fedaws.privacy.row_keeper import RowKeeper, untold
 from fedaws.privacy.sum_keeper import SumKeeper
 from fedaws.runners.at_home import at_home
@@ -31,6 +32,8 @@ class Hidden:
         self.record, self.limits = secure.read_sum(content)
         noise: Any = self.record["noise"]
         self.keeper.check_noise(noise, self.limits.clip_norm)
+        if noise and not self.record["double"]:
+            raise FedawsError("noise in shares without masks of each node's own: one late answer would have one share")
         if noise and (rows == "private" or asked.config.clients.weighting == "examples"):
             raise FedawsError(
                 "noise in shares is for sums of changes of θ that weigh the same; the server wants others"
@@ -47,7 +50,8 @@ class Hidden:
         layout = secure.layout_of(theta, limits, shares=shares)
         rows = secure.rows_layout(self.method, cfg.model.embedding_dim)
         about = secure.about_sum(self.content, self.record, layout, rows)
-        part = secure.Part(update.delta, *(told if shares is None else (told[0], 0.0, 0.0, 0.0)), extra={})
+        delta = update.delta if shares is None else clipped(update.delta, limits.clip_norm)  # zeros if not finite
+        part = secure.Part(delta, *(told if shares is None else (told[0], 0.0, 0.0, 0.0)), extra={})
         numbers = secure.encoded(part, layout, cfg, limits, clients)
         if shares is not None:  # loss and times have no noise, so they are not told
             numbers = secure.with_noise(numbers, layout, shares)

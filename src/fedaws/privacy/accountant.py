@@ -4,7 +4,8 @@ A round releases a sum of clipped vectors plus :math:`N(0, (zS)^2)`; z is the no
 person moves the sum, and how often, depends on how cohorts are made, and each kind has an accounting of its own:
 
 - `Poisson`: everybody by a coin of its own; a person more or less moves the sum by S (privacy loss distributions);
-- `Fixed`: n of N without replacement; one person in another's place moves it by 2S (Rényi, z/2). It is *not* Poisson;
+- `Fixed`: n of N without replacement; one person in another's place moves it by 2S (Rényi, z/2; Wang, Balle
+  and Kasiviswanathan 2019). It is *not* Poisson;
 - `AtMost`: no secret about who takes part, but nobody does more than k times: exactly a Gaussian of z/√k; of noise in
   whole numbers (`discrete`, :mod:`fedaws.privacy.noise_shares`) it is k/2z²-concentrated, ε(α) = αk/2z² of Rényi.
 """

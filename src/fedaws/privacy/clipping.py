@@ -29,14 +29,17 @@ def clipped(delta: Params, most: float) -> Params:
     return _cut(delta, most)[0]
 
 
-def clipped_work(delta: Params, row: Tensor, loss: Tensor, most: float, sent: Tensor) -> tuple[Params, Tensor, Tensor]:
-    """One client's change, row and loss as they may be added up; of one that is not sound zeros, the row that it was
-    sent, and NaN.
+def clipped_work(
+    delta: Params, row: Tensor, loss: Tensor, most: float, sent: Tensor
+) -> tuple[Params, Tensor, Tensor, Tensor]:
+    """One client's change, row and loss as they may be added up, and whether nothing was cut; of one that is not sound
+    zeros, the row that it was sent, and NaN.
     """
     cut, norm = _cut(delta, most)
     if bool(are_sound(norm[None], row[None], loss[None])):
-        return cut, row, loss
-    return {name: torch.zeros_like(change) for name, change in delta.items()}, sent, torch.full_like(loss, torch.nan)
+        return cut, row, loss, norm <= most
+    nothing = {name: torch.zeros_like(change) for name, change in delta.items()}
+    return nothing, sent, torch.full_like(loss, torch.nan), norm <= most
 
 
 def _cut(delta: Params, most: float) -> tuple[Params, Tensor]:

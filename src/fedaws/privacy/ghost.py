@@ -61,8 +61,10 @@ def clipped_pass(
     omega: Tensor,  # [m]
     most: float,
     train_rows: bool,
-) -> tuple[Params, Tensor | None, Tensor]:
-    """Σ ω_i g_i min(1, most/‖g_i‖) of the clients' gradients g_i of θ; each one's own gradient of its rows; risks."""
+) -> tuple[Params, Tensor | None, Tensor, Tensor]:
+    """Σ ω_i g_i min(1, most/‖g_i‖) of the clients' gradients g_i of θ; each one's own gradient of its rows; risks; and
+    of each client whether ‖g_i‖ is at most `most`.
+    """
     theta = {k: v.detach() for k, v in theta.items()}  # no gradient of θ: the products below stand for it
     rows = rows.detach().requires_grad_(train_rows)
     with torch.enable_grad(), _watched(encoder) as seen:
@@ -81,7 +83,7 @@ def clipped_pass(
     for layer, delta in layers:
         per_client = delta.reshape(len(share), -1)
         found |= _gradient(layer, (per_client * factors[:, None]).view(delta.shape), theta)
-    return {k: found[k] for k in theta}, row_gradient, risks
+    return {k: found[k] for k in theta}, row_gradient, risks, norms <= most
 
 
 def _in_order(layer: _Seen, clients: int) -> _Seen:
@@ -152,7 +154,7 @@ def _agrees(encoder: nn.Module, theta: Params, pair: Rows) -> bool:
     limit = 0.5 * min(norms)
     if limit == 0:
         return False
-    ours, _, _ = clipped_pass(encoder, loss_of, theta, ones, pair, ones, ones, ones[:, 0], limit, train_rows=False)
+    ours = clipped_pass(encoder, loss_of, theta, ones, pair, ones, ones, ones[:, 0], limit, train_rows=False)[0]
     wanted = {name: sum(g[name] * (limit / norm) for g, norm in zip(each, norms, strict=True)) for name in theta}
     return all(_close(_dense(ours[name]), cast(Tensor, wanted[name])) for name in theta)
 

@@ -20,6 +20,8 @@ from fedaws.core.aggregate import Aggregate
 from fedaws.sparse import row_delta
 from fedaws.types import Params
 
+RATE = 0.2
+"""Of a clip that follows the lengths of changes: at most e^0.2 a round, but for noise."""
 Uniform = Callable[[int], Tensor]
 """So many independent numbers in (0, 1), float64."""
 
@@ -101,7 +103,37 @@ def noised(
         delta[name] = (
             row_delta(torch.arange(len(change), device=change.device), change, len(change)) if is_table else change
         )
-    return total._replace(delta=delta, loss=float(total.losses.nansum()) / expected)
+    return total._replace(delta=delta, loss=float(total.losses.double().nansum()) / expected)
+
+
+def count_noise(noise: float, expected: float) -> float:
+    """Deviation of the noise on the count that a clip follows: n/20, or as much as costs all else 3.3 % more noise."""
+    return max(expected / 20, 2 * noise)
+
+
+def beside_count(noise: float, expected: float) -> float:
+    r"""The multiplier of what is released beside that count, so that both together cost what `noise` alone does:
+
+    .. math:: z_\Delta = \big(z^{-2} - (2\sigma_b)^{-2}\big)^{-1/2}
+
+    for half a client is what one can move the count by (Andrew, Thakkar, McMahan and Ramaswamy 2021).
+
+    >>> round(beside_count(5.0, 100), 3), round(beside_count(1.0, 10_000), 6)
+    (5.164, 1.000001)
+    """
+    return float((noise**-2 - (2 * count_noise(noise, expected)) ** -2) ** -0.5)
+
+
+def next_clip(
+    clip: float, inside: int, heard: int, quantile: float, noise: float, expected: float, uniform: Uniform
+) -> float:
+    r"""The clip after a round in which so many of those `heard` were inside it: nearer to the quantile of the lengths.
+
+    .. math:: C \leftarrow C e^{-0.2 (\tilde b - \gamma)}, \qquad
+              \tilde b = \frac12 + \frac1n \Big(\sum_i (b_i - \tfrac12) + N(0, \sigma_b^2)\Big)
+    """
+    seen = inside - heard / 2 + count_noise(noise, expected) * float(gaussian(torch.Size([1]), uniform))
+    return clip * math.exp(-RATE * (0.5 + seen / expected - quantile))
 
 
 def noised_sums(sums: Params, like: Params, noise: float, expected: float, uniform: Uniform) -> Params:

@@ -6,8 +6,8 @@ Node i adds to its fixed-point change q_i, modulo 2³², a discrete Gaussian of 
 
 with S the clip, h the fixed-point step, p the number of coordinates (rounding moves each by half a step at most) and t
 the threshold: a sum opens with t nodes or more, so that whatever opens has noise of at least zŜ. The sum of t discrete
-Gaussians is as private as one of multiplier z, but for τ = 10 Σ_k exp(−2π² s² k/(k+1)) (Kairouz, Liu and Steinke 2021,
-theorem 1), which for s ≥ 16 is below 10⁻¹⁰⁰⁰: it is 1/2z²-concentrated (:mod:`fedaws.privacy.accountant`).
+Gaussians is as private as one of multiplier z, but for τ = 10 Σ_k exp(−2π² s² k/(k+1)) (Kairouz, Liu and Steinke
+2021), which for s ≥ 16 is below 10⁻¹⁰⁰⁰: it is 1/2z²-concentrated (:mod:`fedaws.privacy.accountant`).
 """
 
 import math

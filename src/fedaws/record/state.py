@@ -19,7 +19,7 @@ from fedaws.types import ServerState
 RANKS = "ranks"
 """The folder of what the ranks but the first have written."""
 _NEIGHBORS = f"spread/{NEIGHBORS}"  # ids of classes, which are looked up unchecked
-_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "average", "best")
+_MEMORIES = ("optimizer", "row_optimizer", "tables", "spread", "weighting", "clip", "average", "best")
 """The mappings of a state that are saved, each under its name."""
 
 

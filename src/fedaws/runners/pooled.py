@@ -44,6 +44,7 @@ def pooled(
     together = bool(batch_norms(encoder))  # statistics of the cohort's batch: it cannot be divided
     copies = [encoder] if together else own_copies(encoder)
     workers = Workers([_gradient_of(copy, cfg, method, data.num_classes) for copy in copies])
+    clip = cfg.privacy.clip or math.inf
     of_loss = _kept_by_loss(cfg, method, data.num_classes)
 
     @cache
@@ -64,17 +65,18 @@ def pooled(
             own_rows = own[:, None] if own.ndim == 2 else own  # [m, k, d]
             rows = own_rows if sent.shared is None else sent.shared
             trained = method.trains_own_row or sent.shared is not None
-            gradient, row_gradient, risks = gradient_of(sent.theta, rows, examples, omega, trained)
+            given = sent.theta, rows, examples, omega, trained
+            gradient, row_gradient, risks, inside = gradient_of(*given, (sent.clip or clip) / cfg.clients.lr)
             if method.trains_own_row and row_gradient is not None:
-                own_gradient = row_gradient / omega[:, None, None] if cfg.privacy.clip is None else row_gradient
+                own_gradient = row_gradient / omega[:, None, None] if inside is None else row_gradient
                 moved = F.normalize(own - factor * cfg.class_lr * own_gradient.view_as(own), dim=-1)
-                own = moved if cfg.privacy.clip is None else where_sound(risks.isfinite(), moved, own)
+                own = moved if inside is None else where_sound(risks.isfinite(), moved, own)
             for g in gradient.values():  # a sparse tensor's own `mul_` forgets that each row stands there once
                 (g._values() if g.is_sparse else g).mul_(-factor * cfg.clients.lr)
             shared = None
             if sent.shared is not None and row_gradient is not None:
                 shared = row_gradient.mul_(-factor * cfg.clients.lr)
-            return Update(sent.cohort[block], gradient, own, weights, risks, shared)
+            return Update(sent.cohort[block], gradient, own, weights, risks, shared, inside=inside)
 
         count = len(sent.cohort)
         if together:
@@ -125,31 +127,44 @@ def _kept_bytes(encoder: nn.Module, x: Rows) -> int:
 
 
 Gradients = tuple[Params, Tensor | None, Tensor]
-Gradient = Callable[[Params, Tensor, Examples, Tensor, bool], Gradients]
-"""(θ, rows, examples, ω, whether the rows are trained) → ∇ of Σ ω_i R_i for θ and the rows, and the risks R_i."""
+Gradient = Callable[
+    [Params, Tensor, Examples, Tensor, bool, float], tuple[Params, Tensor | None, Tensor, Tensor | None]
+]
+"""(θ, rows, examples, ω, whether the rows are trained, limit) → ∇ of Σ ω_i R_i for θ and the rows, and the risks R_i;
+where clients are cut to the limit, also who was within it."""
 
 
 def _gradient_of(encoder: nn.Module, cfg: Config, method: Method, num_classes: int) -> Gradient:
     loss_of, loss = example_losses(encoder, cfg, method, num_classes), loss_of_score(cfg, method)
     if cfg.privacy.clip is not None:
-        return _clipped(encoder, loss_of, cfg.privacy.clip / cfg.clients.lr)
+        return partial(_clipped, encoder, loss_of)
     if loss is None:
-        return partial(_by_autograd, loss_of)
+        return _whole(partial(_by_autograd, loss_of))
     chain = chain_of(encoder, cfg, method)
-    return partial(chain_gradient, chain, loss) if chain else partial(_by_score, encoder, loss)
+    return _whole(partial(chain_gradient, chain, loss) if chain else partial(_by_score, encoder, loss))
 
 
-def _clipped(encoder: nn.Module, loss_of: ExampleLosses, most: float) -> Gradient:
+def _whole(gradient_of: Callable[[Params, Tensor, Examples, Tensor, bool], Gradients]) -> Gradient:
+    """Where nobody's gradient is cut."""
+    return lambda theta, rows, examples, omega, train, _: (*gradient_of(theta, rows, examples, omega, train), None)
+
+
+def _clipped(
+    encoder: nn.Module,
+    loss_of: ExampleLosses,
+    theta: Params,
+    rows: Tensor,
+    examples: Examples,
+    omega: Tensor,
+    train_rows: bool,
+    most: float,
+) -> tuple[Params, Tensor | None, Tensor, Tensor]:
     """Each client's ∇_θ cut to the length `most`, ∇ of the rows without ω.
 
-    The schedule's factor is in the change and in its limit, so that the gradient has one limit for all rounds.
+    The schedule's factor is in the change and in its limit, so that the gradient's limit has none.
     """
-
-    def gradient(theta: Params, rows: Tensor, examples: Examples, omega: Tensor, train_rows: bool) -> Gradients:
-        batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
-        return clipped_pass(encoder, loss_of, theta, rows, *batch, omega, most, train_rows)
-
-    return gradient
+    batch = examples.rows, examples.y.flatten(), examples.share.flatten(1)
+    return clipped_pass(encoder, loss_of, theta, rows, *batch, omega, most, train_rows)
 
 
 def _by_autograd(

@@ -33,10 +33,12 @@ def serial(
             steps = zip(x.split(y.shape[2]), y[0], share[0], strict=True)
             rows = sent.W[j] if sent.shared is None else sent.shared
             delta, rows, loss = local_update(gradient, cfg, method, sent.theta, rows, steps, factor)
-            if cfg.privacy.clip is not None:
-                delta, rows, loss = clipped_work(delta, rows, loss, factor * cfg.privacy.clip, sent.W[j])
+            clip, inside = sent.clip or cfg.privacy.clip, None
+            if clip is not None:
+                delta, rows, loss, inside = clipped_work(delta, rows, loss, factor * clip, sent.W[j])
+                inside = inside[None]
             own, shared = (rows[None], None) if sent.shared is None else (sent.W[one], rows)
-            return Update(sent.cohort[one], delta, own, clients.weights(sent, one), loss[None], shared)
+            return Update(sent.cohort[one], delta, own, clients.weights(sent, one), loss[None], shared, inside=inside)
 
         return workers.map(update_of, range(len(sent.cohort)))
 

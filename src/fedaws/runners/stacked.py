@@ -38,10 +38,10 @@ def stacked(
             rows = sent.W[block] if sent.shared is None else sent.shared.expand(len(cohort), *sent.shared.shape)
             deltas, rows, loss = update(cfg, method, theta, rows, steps, factor)
             omega = weights / weights.sum()
-            shares = omega
-            if cfg.privacy.clip is not None:
+            shares, clip, inside = omega, sent.clip or cfg.privacy.clip, None
+            if clip is not None:
                 norms = stacked_norms(deltas)
-                shares = omega * clip_factors(norms, factor * cfg.privacy.clip)
+                shares, inside = omega * clip_factors(norms, factor * clip), norms <= factor * clip
                 sound = are_sound(norms, rows, loss)
                 if not bool(sound.all()):
                     deltas = {k: where_sound(sound, d, 0.0) for k, d in deltas.items()}
@@ -49,7 +49,7 @@ def stacked(
                     shares = where_sound(sound, shares, 0.0)
             delta = {k: _mean(shares, d) for k, d in deltas.items()}
             own, shared = (rows, None) if sent.shared is None else (sent.W[block], _mean(omega, rows))
-            yield Update(cohort, delta, own, weights, loss, shared)
+            yield Update(cohort, delta, own, weights, loss, shared, inside=inside)
 
     return run_clients
 

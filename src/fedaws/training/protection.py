@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaws.config import Config
 from fedaws.core.aggregate import Aggregate
-from fedaws.core.guard import Guard
+from fedaws.core.guard import Guard, clip_of, following
 from fedaws.core.method import Method
 from fedaws.core.noisy_sums import NOISE, noise_energies, tell_bounded
 from fedaws.core.schedule import schedule
@@ -28,7 +28,16 @@ from fedaws.privacy.accountant import (
     noise_to_signal,
     shared_out,
 )
-from fedaws.privacy.mechanism import Uniform, fixed_cohort, from_the_system, noised, noised_sums, poisson_cohort
+from fedaws.privacy.mechanism import (
+    Uniform,
+    beside_count,
+    fixed_cohort,
+    from_the_system,
+    next_clip,
+    noised,
+    noised_sums,
+    poisson_cohort,
+)
 from fedaws.record.facts import PrivacyFacts
 from fedaws.record.journal import Journal, Metrics
 from fedaws.record.ledger import Ledger, Terms
@@ -41,6 +50,8 @@ _OF_ROWS: dict[str, Literal["none", "nothing released", "joint"]] = {
     "private": "joint",
     "own": "none",
 }
+FARTHEST = 1000.0
+"""A clip that follows the changes stays within so many times `privacy.clip`, and such a part of it."""
 DROWNED = 1.0
 """Noise longer than the longest change that there can be: nothing was seen to train beyond this."""
 
@@ -90,9 +101,15 @@ class Protection:
                 "a client's change is not finite, and counts as zero; `left_out` in the metrics has how many were"
             )
         self.ledger.spend(total.cohort, left_out)
-        clip = self.clip * schedule(self.cfg.train, state.round_num)
+        clip, noise, quantile = self.clip, self.noise, self.cfg.privacy.clip_quantile
+        if quantile is not None:
+            clip, noise = clip_of(state), beside_count(self.noise, self.expected)
+            given = total.inside, len(total.cohort), quantile, self.noise, self.expected, self.uniform
+            after = min(max(next_clip(clip, *given), self.clip / FARTHEST), self.clip * FARTHEST)
+            total = total._replace(clip=following(after))
+        clip *= schedule(self.cfg.train, state.round_num)
         at_home = self.rows == "private"
-        of_theta, of_rows = shared_out(self.noise, self.cfg.privacy.row_share) if at_home else (self.noise, 0.0)
+        of_theta, of_rows = shared_out(noise, self.cfg.privacy.row_share) if at_home else (noise, 0.0)
         seen = noised(total, state.theta, clip, of_theta, self.expected, self.uniform, self.tables)
         return rows_noised(state, seen, of_rows, self.expected, self.uniform) if at_home else seen
 
@@ -144,6 +161,8 @@ class Protection:
         rounds = self.ledger.releases
         if self.ledger.participations is not None:
             rounds = int(self.ledger.participations.max())
+        if self.cfg.train.patience is not None:  # when it ends depends on what was released: it owes all its rounds
+            rounds = max(rounds, self.cfg.train.rounds)
         return of(self.noise, self.delta, rounds, self.cohorts)
 
 

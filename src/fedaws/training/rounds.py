@@ -8,6 +8,7 @@ import torch
 
 from fedaws.config import Config
 from fedaws.core.algorithm import run_round
+from fedaws.core.guard import clip_of
 from fedaws.core.last_step import take_last_step
 from fedaws.core.method import LastStep
 from fedaws.core.owners import settled
@@ -48,7 +49,8 @@ def run_rounds(
             state = settled(state, cfg, method)
         if last_step is not None and state.round_num == cfg.train.rounds:
             state = people.ended(take_last_step(state, session.model_of(state).theta, last_step, people.ask(now)))
-        session.after_round(state, time.perf_counter() - began)
+        clip = {"clip": clip_of(state)} if state.clip else {}
+        session.after_round(state, time.perf_counter() - began, clip)
     return state
 
 

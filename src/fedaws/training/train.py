@@ -46,7 +46,7 @@ from fedaws.training.register import register_of, test_of
 from fedaws.training.rounds import run_rounds
 from fedaws.training.run import Run, dtype_name
 from fedaws.training.session import Reporter, Session, nothing_kept
-from fedaws.training.warm_start import Start, begin_with, check_start, weights_of
+from fedaws.training.warm_start import TRAINED, Start, begin_with, check_start, weights_of
 from fedaws.types import AskSums, ClassFacts, RunClients, ServerState
 
 
@@ -111,7 +111,9 @@ def train(
     begun_with = start if start is not None else cfg.model.start
     method = method or method_of(cfg, data.class_facts or ClassFacts())
     check_setup(cfg, method, data, encoder, reporter.on_warning)
-    check_start(cfg, begun_with)
+    place = None if folder is None else Path(folder)
+    going_on = resume and place is not None and bool(RunFolder(place).checkpoints())
+    check_start(cfg, begun_with is not None or (encoder in TRAINED and not going_on))
     weights = None if begun_with is None else weights_of(begun_with)
     if weights is not None:
         begin_with(encoder, weights, reporter.on_warning)
@@ -134,7 +136,6 @@ def train(
         classes=data.num_classes,
     )
     method = guarded(method, cfg) if own_method else method
-    place = None if folder is None else Path(folder)
     private = protect(
         cfg, method, len(data.available), trainable(encoder), table_names(encoder), place, reporter.on_warning
     )
@@ -174,6 +175,7 @@ def train(
             state = run_rounds(cfg, people, state, session, parts.run_clients, last_step, private)
             model, facts = session.finish(state)
     set_weights(encoder, model.theta)
+    TRAINED.add(encoder)
     return Run(cfg, model, facts, session.history, data, place)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +45,13 @@ def weights_of(start: Any) -> Params:
         raise FedawsError(f"start: no sound .safetensors file: {str(error).partition(';')[0]}; get it anew") from None
 
 
-def check_start(cfg: Config, start: Start | None) -> None:
+TRAINED: WeakSet[nn.Module] = WeakSet()
+"""Encoders that have the weights of a run in this process."""
+
+
+def check_start(cfg: Config, begun: bool) -> None:
     """Weights that have seen the same people have spent on them what no ledger here tells of."""
-    if start is not None and cfg.privacy.noisy and not cfg.privacy.public_start:
+    if begun and cfg.privacy.noisy and not cfg.privacy.public_start:
         raise FedawsError(
             "start: what weights cost the people that they were trained on is not counted here, so ε would be too "
             "small; begin at random, or set privacy.public_start=true if they have seen none of these people"
