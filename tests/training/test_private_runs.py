@@ -483,7 +483,7 @@ def test_rows_that_are_told_in_a_way_of_ones_own_are_refused(tmp_path: Path) -> 
     private = config(*PRIVATE)
     method = method_of(private)
     assert method.own_spread is not None
-    own = replace(method, own_spread=replace(method.own_spread, tell=tell_moments))
+    own = replace(method, name="own", own_spread=replace(method.own_spread, tell=tell_moments))
     assert "nobody knows how far" in refusal(lambda: trained(private, tmp_path / "run", method=own))
     assert not (tmp_path / "run").exists()
 

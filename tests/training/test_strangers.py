@@ -140,7 +140,7 @@ def test_patience_without_stopping_is_refused(tiny: Config) -> None:
 def test_settings_of_strangers_are_refused_for_data_that_are_given(tiny: Config) -> None:
     given = load_data(tiny)
     line = refusal(lambda: fedaws.train(given, config=tiny.override(["data.strangers=2"])))
-    assert "give them to from_arrays" in line
+    assert "give it to fedaws.from_arrays" in line
 
 
 def test_a_stranger_of_too_few_examples_is_refused_before_training(tiny: Config) -> None:
