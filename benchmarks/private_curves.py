@@ -75,7 +75,7 @@ def generated(settings: tuple[str, ...], choosing: bool) -> FederatedData:
     return load_data(Config().override([*(s for s in settings if s.startswith("data.")), *held_out]))
 
 
-def shared_out(people: int, seeds: int = 1) -> Set:
+def shared_out(people: int, seeds: int = 3) -> Set:
     """100 classes, shared out among so many clients of 8 examples each; in a round a tenth of them, at most 2,000."""
     each = people // 100
     data = f"data.name=synthetic data.classes=100 data.clients_per_class={each} data.examples_per_class={10 * each}"
@@ -87,6 +87,7 @@ _OMNIGLOT = ("model.hidden=[64]", "model.embedding_dim=64", "clients.examples_pe
 SETS = {
     "generated, 1,000": shared_out(1_000),
     "generated, 10,000": shared_out(10_000),
+    "generated, 30,000": shared_out(30_000),
     "generated, 100,000": shared_out(100_000),
     "omniglot": Set(1623, 1623, 1623, ("positive-only", "private"), _OMNIGLOT, 1, omniglot, "enrolled"),
 }
