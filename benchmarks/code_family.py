@@ -344,7 +344,7 @@ def answer(results: dict[str, Any]) -> list[str]:
 
 def gain(cells: dict[str, dict[str, Cell]], dim: int, after: bool) -> float | None:
     """Points by which trained rows are ahead of the fixed ones that held-out rows prefer."""
-    fixed = [cell for method in METHODS[:3] if whole(cell := cells.get(method, {}).get(str(dim)))]
+    fixed = [cell for method in METHODS[:3] if whole(cell := cells.get(method, {}).get(str(dim), {}))]
     trained = cells.get("fedaws", {}).get(str(dim))
     if len(fixed) < 3 or not whole(trained):
         return None
