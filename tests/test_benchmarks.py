@@ -13,6 +13,7 @@ from PIL import Image
 
 import fedaws
 from fedaws import config
+from fedaws.core.methods import feduv
 from fedaws.data.sources.xc_text import read_text
 from fedaws.experiments.fingerprint import fingerprint, same
 from fedaws.sparse import SparseRows, from_lists
@@ -33,6 +34,7 @@ NAMES = (
     "weights",
 )
 MODULES = {name: importlib.import_module(name) for name in NAMES}
+family = MODULES["code-family"] = importlib.import_module("code_family")
 MODULES["private-curves"] = importlib.import_module("private_curves")
 MODULES["private-rows"] = importlib.import_module("private_rows")
 grouped = importlib.import_module("grouped")
@@ -55,6 +57,22 @@ def test_the_grid_of_weights_is_of_code_that_still_computes_the_same() -> None:
     for step, k, weight in MODULES["weights"].cells():
         cell = published.get(MODULES["weights"].name_of(step, k, weight))
         assert cell is None or same(cell["fingerprint"], fingerprint(MODULES["weights"].configured(step, k, weight)))
+
+
+def test_trained_and_fixed_rows_are_of_code_that_still_computes_the_same() -> None:
+    published = json.loads((ROOT / "docs/results/code-family.json").read_text(encoding="utf-8"))["sets"]
+    for name, found in published.items():
+        for row, cells in found.items():
+            for cell in cells.values():
+                stamp = cell.get("fingerprint")
+                assert not stamp or cell.get("stale") or same(stamp, fingerprint(family.configured(name, row))), row
+
+
+def test_trained_and_fixed_rows_had_the_same_step_sizes_to_choose_from() -> None:
+    published = json.loads((ROOT / "docs/results/code-family.json").read_text(encoding="utf-8"))["sets"]
+    for name, found in published.items():
+        tried = [cell["tries"] for cells in found.values() for cell in cells.values() if family.whole(cell)]
+        assert all([each["settings"] for each in tries] == list(family.RECIPES[name].steps) for tries in tried), name
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -213,3 +231,57 @@ def test_examples_told_by_directions_have_unit_variance_among_those_who_train() 
     all_of_them = people.People(x, y, y > 0, ("a",), np.arange(1), (), y > 0, directions=2)
     told = people._told_by_sums(all_of_them, trained)[trained]
     np.testing.assert_allclose(16 * told.T @ told / 40, np.eye(2), atol=1e-4)
+
+
+@pytest.mark.parametrize("classes", [10, 100, 983, 1623])
+@pytest.mark.parametrize("length", [15, 31, 63])
+def test_a_short_codes_words_are_as_far_apart_as_it_says(length: int, classes: int) -> None:
+    bits, distance = family.code_of(length, classes)
+    assert 2**bits >= classes
+    W = family.codewords(torch.randn(classes, length, generator=torch.Generator().manual_seed(0)))
+    differing = length * (1 - W @ W.T) / 2
+    assert round(float(differing.fill_diagonal_(length).min())) >= distance
+
+
+def test_a_code_that_feduv_has_is_feduvs_and_another_is_made_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(20, 127, generator=torch.Generator().manual_seed(0))
+    wanted, (bits, distance, field) = feduv.codewords(rows), feduv.CODES[127]
+    assert torch.equal(family.codewords(rows), wanted)
+    monkeypatch.delitem(feduv.CODES, 127)
+    monkeypatch.setitem(family.CODES, 127, (field, ((bits, distance),)))
+    assert torch.equal(family.codewords(rows), wanted)
+
+
+def test_rows_are_spread_once_for_all_tries_of_a_seed() -> None:
+    asked = []
+
+    def start(rows: torch.Tensor) -> torch.Tensor:
+        asked.append(len(rows))
+        return rows + 1
+
+    first = family._once(("digits", 2, 0), start, torch.zeros(3, 2))
+    first.zero_()  # what a run does to its rows is not seen by the next
+    assert torch.equal(family._once(("digits", 2, 0), start, torch.zeros(3, 2)), torch.ones(3, 2))
+    assert asked == [3]
+
+
+def family_cell(tried: float, seeds: list[float], ridge: float, lda: float) -> dict[str, Any]:
+    steps = {"ridge": {"0.1": ridge, "1.0": 0.0}, "lda": {"0.1": lda, "1.0": 0.0}}
+    tries = [{"settings": "a=1", "precision@1": tried, "last_steps": steps}, {"settings": "a=2", "failed": "why"}]
+    return {"tries": tries, "seeds": [{"precision@1": p, "last_step": {"ridge": p, "lda": p + 0.1}} for p in seeds]}
+
+
+def test_trained_rows_are_compared_with_the_fixed_ones_that_held_out_rows_prefer() -> None:
+    cells = {
+        "fixed": {"64": family_cell(0.5, [0.4, 0.4, 0.4], 0.5, 0.6)},
+        "fixed-spread": {
+            "64": family_cell(0.4, [0.5, 0.5, 0.5], 0.7, 0.6)
+        },  # better on test rows, which choose nothing
+        "feduv": {"64": family_cell(0.3, [0.1, 0.1, 0.1], 0.1, 0.1)},
+        "fedaws": {"64": family_cell(0.6, [0.6, 0.6, 0.6], 0.6, 0.7)},
+    }
+    assert family.gain(cells, 64, after=False) == pytest.approx(20)  # on `fixed`
+    assert family.gain(cells, 64, after=True) == pytest.approx(20)  # 70 by lda, on the 50 of `fixed-spread` by ridge
+    assert family.gain(cells, 128, after=False) is None
+    cells["feduv"]["64"]["seeds"].pop()
+    assert family.gain(cells, 64, after=False) is None  # a hole
