@@ -34,7 +34,6 @@ def check_ranks(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
             "set 0, or data.classes_per_client=1",
         ),
         (cfg.spread.optimizer != "sgd", f"spread.optimizer={cfg.spread.optimizer}", "set sgd"),
-        (cfg.model.start_rows != "random", f"model.start_rows={cfg.model.start_rows}", "set random"),
         (bool(data.apart), "data.strangers or data.test_strangers", "set 0"),
         (bool(cfg.clients.join or cfg.clients.leave), "clients.join or clients.leave", "leave them out"),
         (cfg.model.crowding != 0, f"model.crowding={cfg.model.crowding:g}", "set 0: it changes scores, not training"),
