@@ -213,6 +213,7 @@ REFUSED = {
     "clients.join": ["clients.join=[[3, [1]]]"],
     "clients.leave": ["clients.leave=[[3, [1]]]"],
     "model.crowding": ["model.crowding=0.5"],
+    "model.start_rows": ["model.start_rows=means", "method=family"],
     "2 classes": ["data.classes=2", "clients.per_round=all"],
 }
 TOGETHER = ["train.last_step=ridge", "model.crowding=0.5", "privacy.clip=1.0"]
