@@ -8,9 +8,9 @@ It takes 2 GB of memory and some minutes. Of the archive (at commit f043eb1) onl
 404: the larger ones were not at hand when the set was first made. Each paper counts once; an author is a name without
 accents and points. Test papers are a random fifth; authors have at least two training papers, papers at most 20
 authors. An example is the tf-idf of a paper's words (those of the title count twice more), its 30 heaviest, at unit
-length. **Not yet run to its end**; by an earlier script of the same rules there were 552,480 training and 130,733 test
-rows, 69,814 features, 248,544 labels, 2.47 of them a row, 5.5 rows a label. The idf is pooled: public statistics,
-which no client could have computed.
+length. It gives 552,480 training and 130,733 test rows, 69,814 features, 248,544 labels, 2.47 of them a row, 5.5 rows a
+label; SHA-256 of train.txt begins with c3f1e775, of test.txt with df497140. The idf is pooled: public statistics, which
+no client could have computed.
 """
 
 import argparse

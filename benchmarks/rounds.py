@@ -1,14 +1,21 @@
 """Speed of a round against a plain PyTorch loop over clients and against the bare pass over the same examples.
 
-    python benchmarks/rounds.py
+    python benchmarks/rounds.py [--threads N] [--fedjax PYTHON]
 
 MLP 64-128-32, batch 16 a client, 10 / 100 / 1,000 clients; one local step (pooled) and five (stacked). `clients` is
 what the runner costs, batches drawn and updates added up included; `round` the whole of `run_round` with spreadout.
+`--fedjax` is an interpreter that has FedJAX (`pip install jax fedjax`), which then takes its turns at the same rounds;
+its batches are ready made. With one thread all times are CPU seconds, otherwise wall seconds.
 """
 
+import argparse
 import os
 import resource
+import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +69,26 @@ def bare_pass(encoder: nn.Module, x: torch.Tensor, w: torch.Tensor) -> None:
     torch.autograd.grad(loss, list(encoder.parameters()))
 
 
-def measure(clients: int, steps: int) -> None:
+class FedJax:
+    """FedJAX in an interpreter of its own; tells its seconds."""
+
+    def __init__(self, python: str, threads: int) -> None:
+        script = Path(__file__).with_name("rounds_fedjax.py")
+        one = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"} if threads == 1 else {}
+        command = [python, str(script), "cpu" if threads == 1 else "wall"]
+        environment = {**os.environ, **one}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def round(self, clients: int, steps: int, mean: int) -> float:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(clients, steps, mean, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+
+def measure(clients: int, steps: int, fedjax: FedJax | None) -> None:
     data, encoder = make_data(clients), mlp(FEATURES, (HIDDEN,), DIM)
     cfg = Config(
         clients=ClientsConfig(examples_per_step=BATCH, local_steps=steps, lr=0.1),
@@ -84,6 +110,9 @@ def measure(clients: int, steps: int) -> None:
     def whole_round() -> None:
         run_round(ServerState(next(rounds), state.theta, state.W), available, run_clients, cfg, rng)
 
+    told: dict[str, Callable[[], float]] = {}
+    if fedjax:
+        told = {f"fedjax{mean}": partial(fedjax.round, clients, steps, mean) for mean in (0, 1)}
     times = best_times(
         {
             "loop": lambda: plain_loop(state, x, steps, 0.1),
@@ -92,6 +121,7 @@ def measure(clients: int, steps: int) -> None:
             "round": whole_round,
         },
         turns=12 if clients > 100 else 40,
+        told=told,
     )
     ratio = f"  {times['clients'] / times['bare']:5.2f} x the bare pass" if steps == 1 else ""
     print(
@@ -101,6 +131,9 @@ def measure(clients: int, steps: int) -> None:
         f"{times['loop'] / times['round']:5.1f} x the loop",
         flush=True,
     )
+    if fedjax:
+        bare, whole = (times[name] / times["clients"] for name in told)
+        print(f"{'':24s}{whole:5.2f} x as fast as FedJAX ({bare:.2f} x, where it does not average)", flush=True)
 
 
 def steady(rounds: int = 3000) -> None:
@@ -121,11 +154,21 @@ def steady(rounds: int = 3000) -> None:
     print(f"{rounds} rounds in six parts: {' '.join(f'{t:.2f}' for t in times)} s; peak memory {memory} MB")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--fedjax", metavar="PYTHON")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     keep_freed_memory()
+    fedjax = FedJax(args.fedjax, torch.get_num_threads()) if args.fedjax else None
     print(f"load {os.getloadavg()[0]:.2f}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    for number in (10, 100, 1000):
-        measure(number, 1)
-    for number in (10, 100, 1000):
-        measure(number, 5)
+    for steps in (1, 5):
+        for number in (10, 100, 1000):
+            measure(number, steps, fedjax)
     steady()
+
+
+if __name__ == "__main__":
+    main()

@@ -86,6 +86,8 @@ CHANGES: dict[str, tuple[str, list[str]]] = {
     "two classes a client": (DENSE, ["method=family"]),
     "enrolled": (DENSE, ["train.enroll=1.0", "data.clients_per_class=2"]),
     "a table, enrolled": (SPARSE, ["train.enroll=0.5", "train.rounds=2", "data.every_label=true"]),
+    "rows start at means": (DENSE, ["model.start_rows=means", "data.num_classes=15"]),
+    "a table, rows start at means": (SPARSE, ["model.start_rows=means", "train.rounds=2"]),
     "fixed rows": (DENSE, ["method=fixed"]),
     "positive-only": (DENSE, ["method=positive-only"]),
     "a table": (SPARSE, []),
@@ -221,7 +223,7 @@ REFUSED = {
     "clients.join": ["clients.join=[[3, [1]]]"],
     "clients.leave": ["clients.leave=[[3, [1]]]"],
     "model.crowding": ["model.crowding=0.5"],
-    "model.start_rows": ["model.start_rows=means"],
+    "model.start_rows": ["model.start_rows=means", "method=family"],
     "2 classes": ["data.classes=2", "clients.per_round=all"],
 }
 TOGETHER = ["train.last_step=ridge", "model.crowding=0.5", "privacy.clip=1.0"]

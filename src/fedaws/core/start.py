@@ -13,7 +13,7 @@ from fedaws.core.embedding_tables import init_tables
 from fedaws.core.guard import following
 from fedaws.core.method import Method, Spread, When
 from fedaws.core.optimizers import Optimizer, make_optimizer
-from fedaws.core.rows import here
+from fedaws.core.rows import changed, here, ids_of
 from fedaws.errors import FedawsError
 from fedaws.hashing import hash64
 from fedaws.types import Memory, Params, ServerState, Sums
@@ -41,7 +41,9 @@ def random_rows(cfg: Config, num_classes: int, first: int = 0, step: int = 1) ->
 
 def mean_rows(sums: Sums, rows: Tensor) -> Tensor:
     """The directions of the classes' mean embeddings; of a class without examples its row stays."""
-    return torch.where(sums.counts[:, None] > 0, F.normalize(sums.sums, dim=1), rows)
+    means = F.normalize(here(sums.sums), dim=1)
+    known = sums.counts[ids_of(rows, torch.arange(len(means), device=means.device)), None] > 0
+    return changed(rows, lambda own: torch.where(known, means, own))
 
 
 def secret_rows(count: int, dim: int) -> Tensor:

@@ -16,6 +16,7 @@ def check_ranks(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     tables = [m for m in encoder.modules() if isinstance(m, Bag)]
     other = "take fedaws, positive-only or fixed"
     own_step = method.weighting is not None or method.last_step is not None
+    several = data.class_of.ndim > 1
     many = len(table_names(encoder)) != len(tables) or len(tables) > 1
     device = data.x.device.type
     wrong = (
@@ -29,12 +30,16 @@ def check_ranks(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
         *((True, key, "leave it out") for key in _changed("privacy", cfg.privacy) + _changed("defence", cfg.defence)),
         (cfg.train.last_step != "none", f"train.last_step={cfg.train.last_step}", "set none"),
         (
-            cfg.train.enroll > 0 and data.class_of.ndim > 1,
+            several and cfg.train.enroll > 0,
             f"train.enroll={cfg.train.enroll:g} of clients that have several classes",
             "set 0, or data.classes_per_client=1",
         ),
+        (
+            several and cfg.model.start_rows != "random",
+            f"model.start_rows={cfg.model.start_rows} of clients that have several classes",
+            "set random, or data.classes_per_client=1",
+        ),
         (cfg.spread.optimizer != "sgd", f"spread.optimizer={cfg.spread.optimizer}", "set sgd"),
-        (cfg.model.start_rows != "random", f"model.start_rows={cfg.model.start_rows}", "set random"),
         (bool(data.apart), "data.strangers or data.test_strangers", "set 0"),
         (bool(cfg.clients.join or cfg.clients.leave), "clients.join or clients.leave", "leave them out"),
         (cfg.model.crowding != 0, f"model.crowding={cfg.model.crowding:g}", "set 0: it changes scores, not training"),

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedaws.config import Config
 from fedaws.core.method import Method
-from fedaws.core.start import random_rows, start_state
+from fedaws.core.start import mean_rows, random_rows, start_state
 from fedaws.models import table_names, trainable
 from fedaws.ranks.clients import over_ranks
 from fedaws.ranks.data import SharedData, ranks_of
@@ -17,7 +17,7 @@ from fedaws.ranks.rows import SharedRows
 from fedaws.ranks.sums import ask_shared_sums
 from fedaws.ranks.tables import BagClients, SharedTable, keep_own_rows
 from fedaws.runners import make_runner
-from fedaws.types import AskSums, RunClients, ServerState
+from fedaws.types import AskSums, Params, RunClients, ServerState
 
 
 class Together:
@@ -42,6 +42,9 @@ class Together:
         ranks, count = self._ranks, self._data.num_classes
         rows = SharedRows(random_rows(self._cfg, count, ranks.rank, ranks.world), count, ranks)
         theta = {name: p.detach() for name, p in trainable(self._encoder).items()}
+        if self._cfg.model.start_rows == "means":
+            ask = ask_shared_sums(self._model(theta, rows), self._data)
+            rows = mean_rows(ask(theta, False), rows)
         return start_state(self._cfg, self._method, theta, rows, self._data.class_of, table_names(self._encoder))
 
     def folder(self, path: Path) -> SharedFolder:
@@ -54,7 +57,10 @@ class Together:
 
     def model(self, state: ServerState) -> SharedModel:
         """The model to measure."""
-        cfg, theta = self._cfg.model, state.averaged
+        return self._model(state.averaged, state.W)
+
+    def _model(self, theta: Params, rows: Tensor) -> SharedModel:
+        cfg, ranks = self._cfg.model, self._ranks
         return SharedModel(
-            self._encoder, theta, state.W, cfg.normalize, crowding=cfg.crowding, ranks=self._ranks, table=self._table
+            self._encoder, theta, rows, cfg.normalize, crowding=cfg.crowding, ranks=ranks, table=self._table
         )

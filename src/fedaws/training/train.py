@@ -150,13 +150,13 @@ def train(
             else _together(cfg, method, data, encoder, ranks)
         )
         data, first = parts.data, parts.first
-        return_freed_memory()
         if cfg.train.stop_on == "strangers":
             first = replace(first, best=nothing_kept(_model(cfg, data, encoder, first)))
         record = None if place is None else parts.folder(place)
         journal = Journal(cfg, facts, record, private.facts if private else None, reporter.on_warning)
         with journal.held():
             state, history = opened(journal, first, resume, private)
+            return_freed_memory()  # of reading data and a checkpoint
             people = register_of(cfg, method, data, encoder, first, parts.ask, journal.forgotten, state.round_num)
             session = Session(
                 cfg,
