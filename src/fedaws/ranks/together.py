@@ -40,7 +40,7 @@ class Together:
     def start(self) -> ServerState:
         """The state before round 0, with this rank's rows."""
         ranks, count = self._ranks, self._data.num_classes
-        rows = SharedRows(random_rows(self._cfg, count, ranks.rank, ranks.world), count, ranks)
+        rows: Tensor = SharedRows(random_rows(self._cfg, count, ranks.rank, ranks.world), count, ranks)
         theta = {name: p.detach() for name, p in trainable(self._encoder).items()}
         if self._cfg.model.start_rows == "means":
             ask = ask_shared_sums(self._model(theta, rows), self._data)
