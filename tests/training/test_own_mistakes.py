@@ -14,6 +14,7 @@ from fedaws import Config, Method, Spread
 from fedaws.core.method import LastStep, Weighting
 from fedaws.core.optimizers import from_torch
 from fedaws.training.session import Interrupted
+from fedaws.types import Memory
 from helpers import refusal
 
 
@@ -33,6 +34,16 @@ def remembering(step: Callable[[Tensor], Any]) -> Method:
     return replace(PLAIN, spread=Spread(lambda W, *_: step(W), lambda W: {"count": torch.zeros(())}))
 
 
+def longer(W: Tensor, *_: Any) -> Memory:
+    W.mul_(3)
+    return {}
+
+
+def spoilt(W: Tensor, *_: Any) -> Memory:
+    W.fill_(torch.nan)
+    return {}
+
+
 @pytest.mark.parametrize(
     ("method", "told"),
     [
@@ -40,6 +51,16 @@ def remembering(step: Callable[[Tensor], Any]) -> Method:
         (replace(PLAIN, loss=lambda g, w: pull(g, w).mean()), "the method's loss has shape ()"),
         (replace(PLAIN, loss=lambda g, w: 1.0), "the method's loss gave a float; wanted a tensor"),  # type: ignore[arg-type]
         (replace(PLAIN, loss=lambda g, w: torch.ones(g.shape[:-1])), "the method's loss has no gradient"),
+        (replace(PLAIN, loss=lambda g, w: pull(g - g.mean(0), w)), "the method's loss mixes clients"),
+        (replace(PLAIN, loss=lambda g, w: pull(g, w) * torch.rand(())), "the method's loss mixes clients, or depends"),
+        (
+            replace(PLAIN, spread=Spread(longer)),
+            "the method's spread left rows of lengths 3 to 3",
+        ),
+        (
+            replace(PLAIN, spread=Spread(spoilt)),
+            "the method's spread left rows of",
+        ),
         (replace(PLAIN, start=lambda rows: rows[:2]), "the method's start gave torch.float32 (2, 5)"),
         (replace(PLAIN, start=lambda rows: rows * torch.nan), "the method's start gave"),
         (replace(PLAIN, last_step=LastStep(lambda W, sums: W)), "the method's last step gave Tensor"),  # type: ignore[arg-type,return-value]
@@ -201,3 +222,17 @@ def test_an_encoder_that_is_a_table_alone_trains_with_every_server_optimiser(opt
     settings = ["data.name=xc-synthetic", "data.scale=0.001", "model.name=bag", "model.hidden=[]", "train.rounds=2"]
     cfg = Config().override([*settings, "clients.per_round=20", "spread.margin=0.8", f"server.optimizer={optimizer}"])
     fedaws.train(config=cfg)
+
+
+def test_one_name_in_the_place_of_several_methods_is_told(tiny: Config) -> None:
+    assert "wanted a list and a number" in refusal(lambda: fedaws.compare("fedaws", config=tiny))
+    assert "wanted a list and a number" in refusal(lambda: fedaws.compare(["fedaws"], config=tiny, seeds=[0, 1]))  # type: ignore[arg-type]
+
+
+def test_a_spread_is_made_of_functions() -> None:
+    assert refusal(lambda: Spread(lambda *_: {}, {})).startswith("Spread got a dict")  # type: ignore[arg-type]
+
+
+def test_a_package_name_in_other_letters_is_taken_too(tiny: Config) -> None:
+    method = replace(PLAIN, name="FedAwS")
+    assert "as one of ours" in refusal(lambda: fedaws.train(config=tiny, method=method))

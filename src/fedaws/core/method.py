@@ -59,6 +59,11 @@ class Spread:
     step: Callable[[Tensor, Tensor, When, torch.Generator, Memory], Memory]
     init: Callable[[Tensor], Memory] = lambda W: {}
 
+    def __post_init__(self) -> None:
+        for part in (self.step, self.init):
+            if not callable(part):
+                raise FedawsError(f"Spread got a {type(part).__name__}; wanted functions: Spread(step, init=…)")
+
 
 @dataclass(frozen=True)
 class SumSpread:

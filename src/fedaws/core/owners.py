@@ -12,6 +12,7 @@ from fedaws.config import Config
 from fedaws.core.aggregate import Aggregate
 from fedaws.core.guard import clip_of
 from fedaws.core.method import Method, When
+from fedaws.core.rows import here
 from fedaws.core.schedule import schedule
 from fedaws.core.sums import HEARD
 from fedaws.errors import FedawsError
@@ -45,6 +46,8 @@ def spread_rows(
     memory = state.spread or method.spread.init(state.W)
     when = When(state.round_num, factor * cfg.class_lr, factor)
     after = method.spread.step(state.W, total.classes, when, rng, memory)
+    if "spread.weight" in method.replaces:
+        _check_lengths(here(state.W))
     return replace(state, spread=_same_kind(memory, after, "spread"))
 
 
@@ -65,6 +68,15 @@ def settled(state: ServerState, cfg: Config, method: Method) -> ServerState:
     means = spread.memory.means(spread, state.spread, state.W)
     W = spread.step(state.W, means, schedule(cfg.train, state.round_num - 1))
     return replace(state, W=W, spread=spread.memory.init(spread, W, len(state.spread[HEARD])))
+
+
+def _check_lengths(rows: Tensor) -> None:
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    if not bool(((lengths - 1).abs() < 1e-3).all()):  # nor is NaN
+        raise FedawsError(
+            f"the method's spread left rows of lengths {float(lengths.min()):.3g} to {float(lengths.max()):.3g}; "
+            "wanted length 1, as by W.copy_(F.normalize(W, dim=1))"
+        )
 
 
 def _same_kind(before: Memory, after: Memory, owner: str) -> Memory:

@@ -99,6 +99,8 @@ def compare(
         The metrics of every run and their means.
     """
     cfg = config or Config()
+    if isinstance(methods, str) or not isinstance(seeds, int):
+        raise FedawsError(f"got methods={methods!r:.100} and seeds={seeds!r:.100}; wanted a list and a number")
     if seeds < 1 or not methods:
         raise FedawsError(f"got {len(methods)} methods and seeds={seeds}; wanted at least one of each")
     # All of them before the first run: a mistake in the last one shows at once.

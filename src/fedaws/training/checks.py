@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedaws.config import Config, epochs_seen
+from fedaws.core.local import on_sphere
 from fedaws.core.method import LastStep, Method
 from fedaws.core.rows import here
 from fedaws.core.spreadout import reachable_margin, resolve_neighbors
@@ -41,6 +42,8 @@ def check_setup(cfg: Config, method: Method, data: FederatedData, encoder: nn.Mo
     _check_images(cfg, data, encoder)
     _check_clients(cfg, method, data, warn)
     _check_encoder(cfg, data, encoder, warn)
+    if "clients.margin" in method.replaces and method.rows != "all" and method.classes_per_client == 1:
+        _check_loss(method, cfg.model.embedding_dim, data.x.device)
     people = check_moves(cfg, method, data, encoder)
     if method.spread and "spread.margin" not in method.replaces:
         _check_spread(cfg, data.num_classes, people.fewest, warn)
@@ -92,12 +95,32 @@ def _check_clients(cfg: Config, method: Method, data: FederatedData, warn: Warn)
         return
     alone = int((torch.bincount(data.y, minlength=data.num_classes) == 0).sum())
     if alone and "features" not in method.needs:
-        warn(f"{alone:,} of {data.num_classes:,} classes have no training example: no client trains their rows")
+        one = isinstance(data.x, SparseRows) and not cfg.data.every_label
+        why = " (an example counts for one of its labels; with data.every_label=true for all)" if one else ""
+        warn(f"{alone:,} of {data.num_classes:,} classes have no training example{why}: no client trains their rows")
     epochs = epochs_seen(cfg, len(data.y), len(data.available))
     if epochs < 1:
         warn(
             f"this run sees {epochs:.0%} of its {len(data.y):,} training examples; raise train.rounds to about "
             f"{math.ceil(3 * cfg.train.rounds / epochs):,} for three of each, or clients.per_round"
+        )
+
+
+def _check_loss(method: Method, dim: int, device: torch.device) -> None:
+    """A loss of one's own is asked for several clients at once, and must not mix them."""
+    loss: Callable[..., Any] = method.loss
+    rng = torch.Generator().manual_seed(0)
+    g, w = (on_sphere(torch.randn(2, count, dim, generator=rng)).to(device) for count in (3, 1))
+    with torch.random.fork_rng(devices=[]):
+        together, alone = loss(g, w), [loss(g[i], w[i]) for i in (0, 1)]
+    if not all(isinstance(part, Tensor) and part.shape == (3,) for part in alone):
+        return  # told where it is used
+    if not isinstance(together, Tensor) or together.shape != (2, 3):
+        return
+    if not torch.allclose(together, torch.stack(alone), rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise FedawsError(
+            "the method's loss mixes clients, or depends on chance: for two at once, embeddings [2, 3, d], it is not "
+            "that of each alone; sum over dim=-1 or -2, not over all, and use no random numbers"
         )
 
 

@@ -50,7 +50,7 @@ def named_after(method: Method, cfg: Config, others: bool = False) -> Config:
     Settings that its functions replace have their defaults; one that was set is refused, unless there are `others`
     whom it may be for.
     """
-    if method.name in method_names():
+    if method.name.casefold() in method_names():
         raise FedawsError(f"a method of your own is called {method.name!r}, as one of ours; give it another name")
     idle = were_set(cfg, method.replaces)
     if idle and not others:
