@@ -164,7 +164,8 @@ FACES = (
     "mirrored. This and the rounds were chosen on people held out of the first split, by eight tries of `fedaws`, five "
     "of `softmax`, three of `positive-only` and one of each other (pixels, a small convolutional network, directions, "
     "mirrored or not), so if anything for `fedaws`. "
-    "That `moments` is worth a try was known from private rows on these strangers, in a table with one fold. "
+    "That `moments` is worth a try was known from private rows on these strangers, in a table with one fold; "
+    "and regularisers were drawn at random at first, until strangers of that draw had been seen. "
     f"{SHORT}"
 )
 SETS = {

@@ -33,8 +33,8 @@ def joined(agreed: tuple[type[Exception], ...] = ()) -> Iterator[Ranks | None]:
         raise
     except Exception as error:
         lost = isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
-        spoken = True
-        with suppress(Exception):  # the store may be gone with the one who failed
+        spoken = lost
+        with suppress(Exception):  # the store may be gone with another that failed: better told twice than never
             spoken = store.add(f"failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 1) > 1
         if spoken:
             raise SystemExit(2) from None
