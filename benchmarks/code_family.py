@@ -171,10 +171,11 @@ def run(name: str, method: str, dim: int, tried: str, seed: int, best: dict[str,
 def _made(cfg: Config, name: str) -> Method | None:
     """The method, with codewords of any length, and with rows that are spread once for all tries."""
     if cfg.method == "feduv":
-        return replace(method_of(cfg), start=codewords)
+        return replace(method_of(cfg), name="feduv of any length", start=codewords)
     if cfg.method == "fixed-spread":
         method = method_of(cfg)
-        return replace(method, start=partial(_once, (name, cfg.model.embedding_dim, cfg.seed), method.start))
+        start = partial(_once, (name, cfg.model.embedding_dim, cfg.seed), method.start)
+        return replace(method, name="fixed-spread kept", start=start)
     return None
 
 

@@ -105,7 +105,7 @@ def after_step(moments: Params, sent: Params, whitened: float) -> Params:
 
     >>> W = torch.tensor([[0.8, 0.6], [0.8, -0.6]])
     >>> means = {"first": W.mean(0), "second": W.T @ W / 2}
-    >>> torch.allclose(after_step(means, means, 0)["second"], torch.diag(torch.tensor([0.0, 1.0])), atol=1e-6)  # (0, ±1)
+    >>> torch.allclose(after_step(means, means, 0)["second"], torch.diag(torch.tensor([0.0, 1.0])), atol=1e-6)
     True
     """
     first, second, shift = moments["first"], moments["second"], sent["first"]
