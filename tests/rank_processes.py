@@ -57,7 +57,8 @@ def train_all(configs: dict[str, Config], folder: Path) -> None:
 
 
 def train_on(cfg: Config, folder: Path) -> None:
-    """Begin a run, or go on with it."""
+    """Begin a run, or go on with it; what is said lies beside the folder."""
+    _tell_into(folder)
     train(config=cfg, folder=folder, resume=True)
 
 
