@@ -14,8 +14,9 @@ import torch
 from fedaws import Config, FederatedData, from_sparse
 from fedaws.cli.common import configured
 from fedaws.data import load_data
-from fedaws.data.label_sets import inverse_propensities, one_label
+from fedaws.data.label_sets import Split, inverse_propensities, one_label
 from fedaws.data.sources import xc
+from fedaws.data.sources.xc import to_arrays, to_split
 from fedaws.data.sources.xc_synthetic import scaled, xc_synthetic
 from fedaws.record.folder import RunFolder
 from fedaws.sparse import SparseRows, from_dense, from_lists
@@ -390,3 +391,10 @@ def test_large_generated_data_come_from_the_cache(tmp_path: Path, monkeypatch: p
 
 def test_an_unknown_shape_is_refused(tmp_path: Path) -> None:
     assert "wanted one of delicious" in refusal(lambda: load("data.name=xc-synthetic", "data.like=imagenet"))
+
+
+def test_a_cache_that_claims_billions_of_labels_is_refused_before_memory_is_taken() -> None:
+    one = SparseRows(torch.tensor([0, 1], dtype=torch.int32), None, torch.tensor([0, 1, 2]), 2)
+    arrays = to_arrays(Split(replace(one, values=torch.ones(2)), one))
+    told = refusal(lambda: to_split(arrays | {"widths": np.array([2, 2**31 - 1])}))
+    assert told == "2,147,483,647 columns; wanted at most 10,000,000 for so few entries"

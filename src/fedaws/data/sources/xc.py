@@ -141,6 +141,9 @@ def to_split(arrays: Arrays) -> Split:
     if arrays.keys() != set(_ARRAYS) or arrays["widths"].shape != (2,):
         raise FedawsError(f"arrays {', '.join(arrays)}; wanted {', '.join(_ARRAYS)}, with two widths")
     features, values, feature_starts, labels, label_starts, widths = (arrays[name] for name in _ARRAYS)
+    most = widest(32 * (features.size + labels.size))  # more than their text has bytes
+    if widths.max() > most:
+        raise FedawsError(f"{int(widths.max()):,} columns; wanted at most {most:,} for so few entries")
     x = from_numpy(features, values, feature_starts, int(widths[0]))
     sets = from_numpy(labels, None, label_starts, int(widths[1]))
     return Split(as_sparse(x), as_sparse(sets, "labels", values=False))
@@ -226,8 +229,8 @@ def read_matrix(path: Path, values: bool = True) -> SparseRows:
         flaw = "its shape, row starts or columns are not whole numbers"
     elif any(part.ndim != 1 for part in (starts, columns, numbers)) or numbers.dtype.kind not in "biuf":
         flaw = "its row starts, columns or values are not lists of real numbers"
-    elif not 1 <= shape[1] <= widest(path):
-        flaw = f"it has {shape[1]:,} columns; wanted 1 to {widest(path):,} in a file of this size"
+    elif not 1 <= shape[1] <= (most := widest(path.stat().st_size)):
+        flaw = f"it has {shape[1]:,} columns; wanted 1 to {most:,} in a file of this size"
     elif not 1 <= shape[0] == len(starts) - 1:
         flaw = f"it has {len(starts)} row starts for {shape[0]} rows"
     if flaw:

@@ -118,7 +118,7 @@ def _header(path: Path, line: bytes) -> Header:
         shown = line[:60].decode("ascii", "replace").strip()
         raise FedawsError(f"{path}, line 1: got {shown!r}; wanted three numbers: rows, features, labels")
     header = Header(*map(int, words))
-    most = widest(path)
+    most = widest(path.stat().st_size)
     if not all(header) or max(header.features, header.labels) > most:
         raise FedawsError(
             f"{path}, line 1: got {header.rows} rows, {header.features} features, {header.labels} labels; wanted some "
@@ -127,12 +127,12 @@ def _header(path: Path, line: bytes) -> Header:
     return header
 
 
-def widest(path: Path) -> int:
-    """The features or labels that a file may claim: ten million, or as many as it has bytes.
+def widest(size: int) -> int:
+    """The features or labels that a file of so many bytes may claim: ten million, or as many.
 
     Memory is taken for every one of them, whether or not it occurs.
     """
-    return min(_MOST, max(_MANY, path.stat().st_size))
+    return min(_MOST, max(_MANY, size))
 
 
 def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
