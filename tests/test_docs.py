@@ -246,11 +246,15 @@ def test_the_readme_compares_with_the_figures_of_the_data() -> None:
 def test_the_readme_says_of_training_w_what_the_data_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     family = importlib.import_module("code_family")
-    cells, page = results("code-family")["sets"]["delicious"], read(ROOT / "README.md")
-    few, some, many = (family.gain(cells, dim, after=False) for dim in (16, 64, 256))
-    assert f"{few:.1f} points ahead of fixed ones with 16 dimensions" in page
-    assert f"level with 64 ({some:+.1f}) and 256 ({many:+.1f})".replace("-", "−") in page
-    assert max(family.gain(cells, dim, after=True) for dim in (16, 64, 256)) < 0  # "gain nothing"
+    sets, page = results("code-family")["sets"], read(ROOT / "README.md")
+    few, some, *more = (family.gain(sets["delicious"], dim, after=False) for dim in (16, 32, 128, 256, 512, 1024))
+    assert f"{few:.1f} points ahead of fixed ones with 16 dimensions, {some:.1f} with 32" in page
+    assert max(more) < 0  # "not ahead from 128 on"
+    less, most = (family.gain(sets["omniglot"], dim, after=False) for dim in (256, 64))
+    assert f"{most:.1f} ahead with 64 and {less:.1f} with 256" in page
+    assert max(abs(family.gain(sets["digits"], dim, after=False)) for dim in family.DIMS) < 1  # "nowhere"
+    assert max(family.gain(sets["delicious"], dim, after=True) for dim in family.DIMS) < 0  # "only on omniglot"
+    assert min(family.gain(sets["omniglot"], dim, after=True) for dim in (64, 256)) > 0
 
 
 # --- the paper beside the code --------------------------------------------------------------------------------------

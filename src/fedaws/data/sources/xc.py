@@ -222,14 +222,14 @@ def read_matrix(path: Path, values: bool = True) -> SparseRows:
     """A matrix as `scipy.sparse.save_npz` writes it, checked; without `values` a set of columns per row."""
     names = ("format", "shape", "indptr", "indices", "data")
     form, shape, starts, columns, numbers = read_npz(path, names, "sparse matrix", _FIX).values()
-    flaw = None
+    flaw, most = None, widest(path.stat().st_size)
     if form.ndim or form.item() not in (b"csr", "csr"):
         flaw = "its format is another, wanted csr"
     elif shape.shape != (2,) or any(part.dtype.kind not in "iu" for part in (shape, starts, columns)):
         flaw = "its shape, row starts or columns are not whole numbers"
     elif any(part.ndim != 1 for part in (starts, columns, numbers)) or numbers.dtype.kind not in "biuf":
         flaw = "its row starts, columns or values are not lists of real numbers"
-    elif not 1 <= shape[1] <= (most := widest(path.stat().st_size)):
+    elif not 1 <= shape[1] <= most:
         flaw = f"it has {shape[1]:,} columns; wanted 1 to {most:,} in a file of this size"
     elif not 1 <= shape[0] == len(starts) - 1:
         flaw = f"it has {len(starts)} row starts for {shape[0]} rows"
