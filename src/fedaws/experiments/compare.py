@@ -106,13 +106,9 @@ def compare(
     # All of them before the first run: a mistake in the last one shows at once.
     several = len(methods) > 1
     jobs = [
-        (
-            (cfg.with_(method=method) if isinstance(method, str) else named_after(method, cfg, several)).with_(
-                seed=seed
-            ),
-            method,
-        )
+        (named.with_(seed=seed), method)
         for method in methods
+        for named in [cfg.with_(method=method) if isinstance(method, str) else named_after(method, cfg, several)]
         for seed in range(cfg.seed, cfg.seed + seeds)
     ]
     names = [one.method for one, _ in jobs[::seeds]]

@@ -114,8 +114,8 @@ def other_data(name: str, roots: Iterable[Path], cache: Path) -> tuple[Path, Hea
     folder = _find(name, list(roots), cache)
     if folder is None:
         return None
-    files = _files(folder, 0)
-    header = read_header(files[0]) if len(files) == 1 else Header(*_shape(files[0]), _shape(files[1])[1])
+    first, *second = _files(folder, 0)
+    header = Header(*_shape(first), _shape(second[0])[1]) if second else read_header(first)
     known = SETS[name]
     return None if header == (known.train, known.features, known.labels) else (folder, header)
 
